@@ -10,17 +10,19 @@ from typing import Any
 
 @lru_cache(maxsize=1)
 def commit() -> str | None:
-    """The git commit of the script's folder; None if unknown.
-
-    Uncommitted changes are not detected: that would need a git process.
-    """
+    """The git commit of the script's folder; None if unknown."""
     try:
-        script = Path(next(iter(getattr(sys, "argv", None) or []), None) or ".")
-        folder = script.parent if script.is_file() else Path()
-        git = _git_folder(folder.resolve())
-        return None if git is None else _head(git)
+        git = git_of_script()[1]
+        return None if git is None else head_of(git)
     except (OSError, TypeError, ValueError):
         return None
+
+
+def git_of_script() -> tuple[Path | None, Path | None]:
+    """The work tree that contains the script, and its git folder."""
+    script = Path(next(iter(getattr(sys, "argv", None) or []), None) or ".")
+    folder = (script.parent if script.is_file() else Path()).resolve()
+    return repository(folder), _git_folder(folder)
 
 
 def repository(folder: Path) -> Path | None:
@@ -38,7 +40,8 @@ def _git_folder(folder: Path) -> Path | None:
     return None
 
 
-def _head(git: Path) -> str | None:
+def head_of(git: Path) -> str | None:
+    """The commit that is checked out."""
     head = (git / "HEAD").read_text().strip()
     if not head.startswith("ref:"):
         return head[:64] or None

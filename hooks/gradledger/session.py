@@ -19,7 +19,7 @@ from multiprocessing.util import Finalize
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from gradledger import guard, identity, provenance
+from gradledger import guard, identity, provenance, work_tree
 from gradledger.autostart.activity import write
 from gradledger.capture.open_records import OpenStep
 from gradledger.capture.recorder import Recorder
@@ -238,6 +238,9 @@ class Session:
         commit = provenance.commit()  # reads files, so not on the training thread
         if commit is not None:
             self._run.environment["commit"] = commit
+            dirty = work_tree.dirty() if self._run.rank == 0 else None
+            if dirty is not None:
+                self._run.environment["dirty"] = dirty
         return self._run
 
     def _run_url(self) -> str:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
 from gradledger import provenance
+from gradledger.work_tree import changed_files, dirty
 
 
 def git(folder: Path, *words: str) -> str:
@@ -25,8 +27,10 @@ def git(folder: Path, *words: str) -> str:
 @pytest.fixture(autouse=True)
 def _forgotten() -> Iterator[None]:
     provenance.commit.cache_clear()
+    dirty.cache_clear()
     yield
     provenance.commit.cache_clear()
+    dirty.cache_clear()
 
 
 @pytest.fixture
@@ -76,3 +80,103 @@ def test_the_device_is_the_cpu_unless_cuda_is_initialised() -> None:
     device = provenance.device(torch)
     assert device == ("cpu" if not torch.cuda.is_initialized() else torch.cuda.get_device_name())
     assert provenance.device(None) is None
+
+
+# ---------------------------------------------------------------------- changed files
+
+
+def changed_by_git(folder: Path) -> list[str]:
+    """The same question to git itself."""
+    lines = git(folder, "status", "--porcelain", "--untracked-files=no", "--no-renames")
+    return sorted(line.strip().partition(" ")[2].strip() for line in lines.splitlines())
+
+
+def edit(code: Path) -> None:
+    (code / "src" / "train.py").write_text("x = 1\n")
+
+
+def edit_to_the_same_size(code: Path) -> None:
+    (code / "src" / "other.py").write_text("b")
+
+
+def touch(code: Path) -> None:
+    os.utime(code / "src" / "other.py", (1, 1))
+
+
+def delete(code: Path) -> None:
+    (code / "src" / "other.py").unlink()
+
+
+def add(code: Path) -> None:
+    (code / "new.py").write_text("")
+    git(code, "add", ".")
+
+
+def add_an_edit(code: Path) -> None:
+    edit(code)
+    git(code, "add", ".")
+
+
+def add_and_reset(code: Path) -> None:
+    add_an_edit(code)
+    git(code, "reset", "--hard")
+
+
+def leave_a_new_file(code: Path) -> None:
+    (code / "notes.txt").write_text("")
+
+
+@pytest.mark.parametrize("version", [2, 3, 4])
+@pytest.mark.parametrize(
+    "change",
+    [edit, edit_to_the_same_size, touch, delete, add, add_an_edit, add_and_reset, leave_a_new_file],
+    ids=lambda change: change.__name__,
+)
+def test_changed_files_are_those_of_git_status(
+    code: Path, change: Callable[[Path], None], version: int
+) -> None:
+    for name in ("src/other.py", "a/b/deep.py", "a/b.py"):
+        (code / name).parent.mkdir(parents=True, exist_ok=True)
+        (code / name).write_text("a")
+    git(code, "add", ".")
+    git(code, "commit", "-m", "y")
+    git(code, "update-index", "--index-version", str(version))
+    assert changed_files(code, code / ".git") == []
+    change(code)
+    found = changed_files(code, code / ".git")
+    assert found is not None
+    assert sorted(found) == changed_by_git(code)
+
+
+def test_the_state_of_a_run_names_its_changed_files(code: Path) -> None:
+    assert dirty() == "no"
+    dirty.cache_clear()
+    edit(code)
+    assert dirty() == "src/train.py"
+
+
+def test_a_work_tree_and_a_packed_repository_are_read(
+    code: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    git(code, "gc")
+    assert dirty() == "no"
+    dirty.cache_clear()
+    tree = code.parent / "tree"
+    git(code, "worktree", "add", str(tree))
+    monkeypatch.setattr(sys, "argv", [str(tree / "src" / "train.py")])
+    assert dirty() == "no"
+    dirty.cache_clear()
+    edit(tree)
+    assert dirty() == "src/train.py"
+
+
+def test_what_is_not_known_is_not_stated(code: Path) -> None:
+    git(code, "gc")
+    add(code)  # the tree of the commit is packed
+    assert dirty() is None
+    dirty.cache_clear()
+    git(code, "config", "filter.lfs.clean", "cat")  # files are not stored as they are
+    assert dirty() is None
+    dirty.cache_clear()
+    (code / ".git" / "index").write_bytes(b"DIRC")
+    assert dirty() is None

@@ -106,7 +106,7 @@ class _Group:
     def __init__(self, parameters: Sequence[Any], windows: OpenWindows) -> None:
         self.optimizer = UpdateByHand(parameters)
         self.window = windows.window_of(self.optimizer)
-        self.window.by_hand = self.window.probe.keeps_freed = True
+        self.window.by_hand = self.window.code.by_hand = self.window.probe.keeps_freed = True
         self.state: _State | None = None  # of the probed parameters
         self.all: _State | None = None  # of all of them, in the first gaps
         self.gaps = 0

@@ -268,7 +268,7 @@ class OptimizerWindow:
     def close(self, index: int, time: float) -> OpenStep:
         """Take the contents of the window, and open the next one."""
         if not self.by_hand:
-            self.code.locate("step", self.steps)
+            self.code.locate_step(self.steps, len(self.micro_batches))
         self.steps += 1
         self.largest = max(self.largest, len(self.micro_batches))
         adopted = bool(self.sources) and not self.micro_batches

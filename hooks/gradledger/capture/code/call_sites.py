@@ -1,8 +1,10 @@
 """Where the script's code calls backward, the optimizer and their helpers.
 
 In the first windows of an optimizer, each counted backward, step and call of the loop looks at the
-frames that called it, up to the first one of the script. After that, nothing is looked at. A frame
-gives a code object and an instruction; a background thread reads the text (``script_sources``).
+frames that called it, up to the first one of the script. After that, only what is new is looked at:
+the first call of a kind, and the step after a number of micro-batches that no window had before,
+such as that of an epoch's tail. A frame gives a code object and an instruction; a background thread
+reads the text (``script_sources``).
 
 Frames of PyTorch, of frameworks, of the standard library and of installed packages are skipped. If
 no frame of the script exists, as on a thread of the autograd engine, there is no location.
@@ -23,6 +25,7 @@ from gradledger.records import CodeRole
 FIRST_WINDOWS = 4  # of each optimizer, in which calls are located
 MOST_CALLS = 512  # of each optimizer: a loop that never steps stays in its first window
 MOST_LOCATIONS = 32  # of each optimizer
+MOST_SIZES = 16  # numbers of micro-batches that are told apart
 MOST_FRAMES = 200
 MOST_CALLERS = 2  # functions of the script around a call
 
@@ -79,29 +82,42 @@ class LocatedCall(NamedTuple):
 
     role: CodeRole
     site: CallSite
+    by_hand: bool = False  # the loop updates its parameters itself, after this backward
 
 
 class CalledFrom:
     """The sites of one optimizer, found in its first windows."""
 
-    __slots__ = ("_guard", "_keys", "_left", "unsent")
+    __slots__ = ("_guard", "_keys", "_left", "_roles", "_sizes", "by_hand", "unsent")
 
     def __init__(self) -> None:
+        self.by_hand = False  # no optimizer of PyTorch holds the parameters
         self._left = MOST_CALLS
+        self._roles: set[CodeRole] = set()  # that were looked at
+        self._sizes: set[int] = set()  # micro-batches of the windows that a step has closed
         self._keys: set[tuple[CodeRole, CodeType, int]] = set()
         self._guard = guard.fail_open("the location of a call", self._fail)
         self.unsent: list[LocatedCall] = []
 
     def is_active(self, windows: int) -> bool:
-        """Whether calls are located; ``windows`` is how many the optimizer has closed."""
+        """Whether all calls are located; ``windows`` is how many the optimizer has closed."""
         return windows < FIRST_WINDOWS and self._left > 0
 
+    def locate_step(self, windows: int, micro_batches: int) -> None:
+        """Locate the running step, in the first windows, or after an unusual one."""
+        unusual = micro_batches not in self._sizes and len(self._sizes) < MOST_SIZES
+        if unusual:
+            self._sizes.add(micro_batches)
+        self.locate("step", 0 if unusual else windows)
+
     def locate(self, role: CodeRole, windows: int, from_hook: bool = False) -> None:
-        """Locate the running call, in the first windows.
+        """Locate the running call, in the first windows, or if it is the first of its kind.
 
         ``from_hook``: it is the backward that calls a hook of the script, which called us.
         """
-        if self.is_active(windows):
+        is_new = role not in self._roles and self._left > 0
+        if is_new or self.is_active(windows):
+            self._roles.add(role)
             self._left -= 1
             with self._guard:
                 frame = sys._getframe(1)
@@ -122,7 +138,7 @@ class CalledFrom:
         key = (role, site.code, site.line)
         if key not in self._keys:
             self._keys.add(key)
-            self.unsent.append(LocatedCall(role, site))
+            self.unsent.append(LocatedCall(role, site, self.by_hand))
 
     def _fail(self, where: str, error: Exception) -> None:
         guard.report(where, error)

@@ -71,6 +71,16 @@ def parsed_function(lines: Sequence[str], code: CodeType) -> Function | None:
         return None
 
 
+def parsed_file(lines: Sequence[str]) -> Function | None:
+    """A whole file; None if its source is not known or long."""
+    if not lines or len(lines) > MOST_PARSED:
+        return None
+    try:
+        return Function(ast.parse("\n".join(lines)), 0, 0)
+    except (SyntaxError, ValueError):
+        return None
+
+
 def loss_of_backward(function: Function | None, span: Span) -> Loss | None:
     """The loss of the backward at ``span``; None if it is not certain."""
     if function is None:

@@ -26,8 +26,10 @@ from gradledger.capture.code.loss_statements import (
     loss_of_backward,
     loss_of_call,
     loss_returned,
+    parsed_file,
     parsed_function,
 )
+from gradledger.capture.code.update_statements import update_in, update_in_called
 from gradledger.identity import replace_surrogates
 from gradledger.provenance import repository
 from gradledger.records import CodeLocation, CodeRole
@@ -36,6 +38,7 @@ LINES_BEFORE, LINES_AFTER = 3, 2  # that are shown around a call
 MOST_LINES = 16  # that are sent
 MOST_COLUMNS = 240
 MAX_PATH = 1_024
+BACKWARDS: tuple[CodeRole, ...] = ("backward", "scaled_backward")
 
 _SECRET_NAME = r"(?:token|secret|passw(?:or)?d|passphrase|api_?key|access_?key|credential|auth)"
 _SECRETS = (
@@ -60,16 +63,30 @@ class ScriptSources:
     def locate(self, calls: Sequence[LocatedCall]) -> list[CodeLocation]:
         """The wire records of some calls, and of the losses of the backwards among them."""
         located: list[CodeLocation] = []
-        for role, site in calls:
+        for role, site, by_hand in calls:
             with guard.fail_open("the source of a call"):
                 located += self._locate(role, site)
+                located += self._update(site) if by_hand and role in BACKWARDS else ()
         return located
+
+    def _update(self, site: CallSite | None) -> Iterator[CodeLocation]:
+        """The statement that updates the parameters after a backward, if it is certain."""
+        while site is not None:
+            lines = self._lines_of(site.code.co_filename)
+            function, file = self._function(site.code), parsed_file(lines)
+            span = None if function is None else update_in(function, site.line)
+            if span is None and function is not None and file is not None:
+                span = update_in_called(file, function, site.line)
+            if span is not None:
+                yield self._location("step", site._replace(via=""), span, lines)
+                return
+            site = site.caller
 
     def _locate(self, role: CodeRole, site: CallSite) -> Iterator[CodeLocation]:
         lines = self._lines_of(site.code.co_filename)
         span = _span(site, lines)
         yield self._location(role, site, span, lines)
-        if role in ("backward", "scaled_backward"):
+        if role in BACKWARDS:
             losses = self._losses(site, span) or self._losses_for_framework(site.via)
             for loss, built in losses:
                 called = loss._replace(via="")
