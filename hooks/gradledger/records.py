@@ -159,6 +159,7 @@ class Scaler:
     ordinal: int  # 1, 2, ...: each GradScaler object has its own
     scale: float | None = None
     tracker: int | None = None  # steps since the scale last changed
+    loaded: bool = False  # its state was loaded from a checkpoint
 
 
 @dataclass(eq=False, repr=False)

@@ -176,11 +176,13 @@ class OpenScaler:
     ordinal: int
     scale: Deferred | None
     tracker: Deferred | None
+    loaded: bool = False  # its state was loaded from a checkpoint
 
     def resolve(self) -> Scaler:
         """The wire record."""
         tracker = _value(self.tracker)
-        return Scaler(self.ordinal, _value(self.scale), None if tracker is None else round(tracker))
+        steps = None if tracker is None else round(tracker)
+        return Scaler(self.ordinal, _value(self.scale), steps, self.loaded)
 
 
 class OpenReplaced(NamedTuple):

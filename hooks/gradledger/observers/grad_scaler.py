@@ -44,6 +44,7 @@ class GradScalerCalls(Observer):
         self._thread = _ThreadScaling()
         self._ordinals: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._count = 0
+        self._loaded: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def install(self) -> None:
         """Wrap the methods of ``GradScaler``, which subclasses call, too."""
@@ -52,6 +53,7 @@ class GradScalerCalls(Observer):
         self.patch(owner, "unscale_", self._wrap_unscale)
         self.patch(owner, "step", self._wrap_step, always=True)  # to count the steps that it skips
         self.patch(owner, "update", self._wrap_update)
+        self.patch(owner, "load_state_dict", self._wrap_load, always=True)
 
     def _wrap_scale(self, original: Any) -> Any:
         def scale(scaler: Any, outputs: Any) -> Any:
@@ -115,6 +117,14 @@ class GradScalerCalls(Observer):
 
         return update
 
+    def _wrap_load(self, original: Any) -> Any:
+        def load_state_dict(scaler: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(scaler, *args, **kwargs)
+            self.run_guarded(self._loaded.add, scaler)
+            return result
+
+        return load_state_dict
+
     def _ordinal_of(self, scaler: Any) -> int:
         """1, 2, ... in the order of first use; a second scaler is an event."""
         ordinal = self._ordinals.get(scaler)
@@ -142,6 +152,7 @@ class GradScalerCalls(Observer):
                 self._ordinal_of(scaler),
                 Deferred(scaler._scale, volatile=True),
                 None if tracker is None else Deferred(tracker, volatile=True),
+                scaler in self._loaded,
             )
         scale = getattr(window.optimizer, "grad_scale", None)
         if isinstance(scale, torch.Tensor):

@@ -60,7 +60,14 @@ QUESTIONS: tuple[Question, ...] = (
     Question(
         "norm",
         "Do gradient norms vary without trending to zero or spiking?",
-        ("norm.spike", "norm.vanishing*", "norm.exploding", "norm.dead_layer", "clip.*"),
+        (
+            "norm.spike",
+            "norm.vanishing*",
+            "norm.exploding",
+            "norm.weight_decay",
+            "norm.dead_layer",
+            "clip.*",
+        ),
         False,
     ),
 )
@@ -99,7 +106,8 @@ def _status(outcomes: Mapping[str, Outcome], required: Set[str]) -> Status:
 
 def _reason(status: Status, outcomes: Mapping[str, Outcome], required: Set[str]) -> str:
     if status == "finding":
-        return ", ".join(rule for rule, outcome in outcomes.items() if outcome.status == status)
+        found = {rule: o.reason for rule, o in outcomes.items() if o.status == status}
+        return ", ".join(f"{rule}: {text}" if text else rule for rule, text in found.items())
     if status == "ok":  # what a rule states of it: which objectives it judged
         reasons = (o.reason for o in outcomes.values() if o.status == "ok" and o.reason)
         return "; ".join(dict.fromkeys(reasons))

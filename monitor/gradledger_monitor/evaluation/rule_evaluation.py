@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import msgspec
+
 from gradledger_monitor.evaluation.rule_outcomes import RuleOutcomes, failed, missed
 from gradledger_monitor.evaluation.snapshot_codec import RuleEvaluationState
 from gradledger_monitor.model.findings import EvaluationResult, Outcome
@@ -58,14 +60,14 @@ class RuleEvaluation(RuleOutcomes):
 
     def coverage(self) -> Outcome | None:
         """The strongest outcome, with what the rule counted where it found nothing."""
-        outcome = self.strongest
-        if outcome is None or outcome.status != "ok" or outcome.reason:
+        outcome = super().coverage()
+        if outcome is None or outcome.status not in ("ok", "finding") or outcome.reason:
             return outcome  # a carried outcome has the account of its steps
         try:
             account = self.rule.account()
         except Exception as error:
             return failed(error)
-        return Outcome("ok", account) if account else outcome
+        return msgspec.structs.replace(outcome, reason=account) if account else outcome
 
     # ------------------------------------------------------------ snapshots
 

@@ -6,6 +6,7 @@ import re
 
 from gradledger_monitor.evaluation.snapshot_codec import OutcomeState, RuleOutcomesState
 from gradledger_monitor.model.findings import (
+    SEVERITIES,
     EvaluationResult,
     Failure,
     Finding,
@@ -62,7 +63,10 @@ class RuleOutcomes:
 
     def coverage(self) -> Outcome | None:
         """What coverage and the decision tree state of the rule."""
-        return self.strongest
+        if self.strongest is None or self.strongest.status != "finding":
+            return self.strongest
+        found = self._finding_with_text()
+        return self.strongest if found is None else Outcome("finding", severity=found.severity)
 
     def finding(self) -> Finding | None:
         """The finding up to now; None where the rule has none."""
@@ -153,8 +157,11 @@ def stronger(first: Outcome | None, second: Outcome) -> Outcome:
     return second if _strength(second) > _strength(first) else first
 
 
-def _strength(outcome: Outcome) -> int:
-    return _STRENGTH_OF_FAILURE if isinstance(outcome, Failure) else _STRENGTH[outcome.status]
+def _strength(outcome: Outcome) -> tuple[int, int]:
+    """Of two findings, the graver one is stronger."""
+    if isinstance(outcome, Failure):
+        return _STRENGTH_OF_FAILURE, 0
+    return _STRENGTH[outcome.status], SEVERITIES.index(outcome.severity)
 
 
 # Where the records of earlier steps and their coverage are lost: later steps do not replace them.

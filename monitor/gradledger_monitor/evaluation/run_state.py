@@ -382,6 +382,8 @@ def _window_state(closed: Closed) -> WindowState:
         samples=closed.samples,
         step=closed.step,
         rate=closed.rate,
+        loss=closed.loss,
+        number=closed.number,
     )
 
 
@@ -397,4 +399,6 @@ def _closed(state: WindowState) -> Closed:
         samples=state.samples,
         step=state.step,
         rate=state.rate,
+        loss=state.loss,
+        number=state.number,
     )

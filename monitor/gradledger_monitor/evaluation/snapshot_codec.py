@@ -27,7 +27,7 @@ from gradledger_monitor.model.findings import Lifecycle, Severity, Status
 from gradledger_monitor.rules.balance.patterns import Pattern
 from gradledger_monitor.rules.state import plain
 
-FORMAT = 2
+FORMAT = 3
 _CHECKSUM = 16  # bytes
 
 
@@ -96,6 +96,8 @@ class WindowState(Struct, frozen=True, forbid_unknown_fields=True, array_like=Tr
     samples: int | None
     step: int
     rate: float | None = None
+    loss: float | None = None
+    number: int = 0
 
 
 class OptimizerState(Struct, frozen=True, forbid_unknown_fields=True):

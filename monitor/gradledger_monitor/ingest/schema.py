@@ -150,6 +150,7 @@ class Scaler(Struct, gc=False, kw_only=True, omit_defaults=True):
     ordinal: Count
     scale: Number | None = None
     tracker: Count | None = None
+    loaded: bool = False
 
 
 class Replaced(Struct, gc=False, kw_only=True, omit_defaults=True):

@@ -194,6 +194,13 @@ class StepFacts:
         names = self.run.optimizers
         return names[self.optimizer] if self.optimizer < len(names) else "optimizer"
 
+    @property
+    def optimizer_label(self) -> str:
+        """The same, with its number if there are several: ``Optimizer 2 (AdamW)``."""
+        if len(self.run.optimizers) < 2:
+            return self.optimizer_name
+        return f"Optimizer {self.optimizer + 1} ({self.optimizer_name})"
+
     # ------------------------------------------------------------------ the effective batch
 
     def _samples(self) -> int | None:
@@ -230,10 +237,19 @@ class StepFacts:
         """Why this window has no ledger, or None. Weights are compared among the ranks that sent
         their record; without all ranks, their sum is not known: see ``factor_unmeasured``."""
         for rank, record in self.records.items():
-            reason = why_unmeasured(record, self.applied_by_rank[rank], self.all_reduce)
+            reason = self._never_reached(record) or why_unmeasured(
+                record, self.applied_by_rank[rank], self.all_reduce
+            )
             if reason:
                 return reason if self.run.world_size == 1 else f"rank {rank}: {reason}"
         return None
+
+    def _never_reached(self, record: StepRecord) -> str | None:
+        """One of several optimizers steps although none of its parameters has a gradient."""
+        if record.trainable is None or record.skipped or len(self.run.optimizers) < 2:
+            return None
+        label = f"optimizer {self.optimizer + 1} ({self.optimizer_name})"
+        return f"no backward reached the parameters of {label}"
 
     def _factor_unmeasured(self) -> str | None:
         """Why absolute weights, and so the balance, are not known; relative ones may be."""

@@ -23,16 +23,19 @@ from gradledger_monitor.rules.loop.no_gradients import NoGradients
 from gradledger_monitor.rules.loop.step_every_microbatch import (
     StepEveryMicrobatch as LoopStepEveryMicrobatch,
 )
+from gradledger_monitor.rules.loop.unheld_parameters import UnheldParameters
 from gradledger_monitor.rules.loop.zeroed_before_step import ZeroedBeforeStep
 from gradledger_monitor.rules.loop.zeroed_every_microbatch import ZeroedEveryMicrobatch
 from gradledger_monitor.rules.loss.diverging import Diverging as LossDiverging
 from gradledger_monitor.rules.loss.nonfinite import Nonfinite as LossNonfinite
+from gradledger_monitor.rules.loss.part_without_gradient import PartWithoutGradient
 from gradledger_monitor.rules.norm.dead_layer import DeadLayer
 from gradledger_monitor.rules.norm.exploding import Exploding
 from gradledger_monitor.rules.norm.nonfinite import Nonfinite
 from gradledger_monitor.rules.norm.spike import Spike
 from gradledger_monitor.rules.norm.vanishing import Vanishing
 from gradledger_monitor.rules.norm.vanishing_by_depth import VanishingByDepth
+from gradledger_monitor.rules.norm.weight_decay import WeightDecay
 from gradledger_monitor.rules.reduction.balance_off import BalanceOff
 from gradledger_monitor.rules.reduction.double_division import DoubleDivision
 from gradledger_monitor.rules.reduction.missing_division import MissingDivision
@@ -51,6 +54,7 @@ from gradledger_monitor.rules.scaler.missing_update import MissingUpdate
 from gradledger_monitor.rules.scaler.reset import Reset
 from gradledger_monitor.rules.scaler.skipped_steps import SkippedSteps
 from gradledger_monitor.rules.scaler.step_bypassed import StepBypassed
+from gradledger_monitor.rules.scaler.two_scalers import TwoScalers
 from gradledger_monitor.rules.scaler.unscale_mid_window import UnscaleMidWindow
 from gradledger_monitor.rules.scaler.unscaled_backward import UnscaledBackward
 from gradledger_monitor.rules.scaler.update_between_optimizers import UpdateBetweenOptimizers
@@ -65,6 +69,7 @@ RULES: tuple[type[Rule], ...] = (
     LossNonfinite,
     Nonfinite,
     LossDiverging,
+    PartWithoutGradient,
     Stalled,
     MissingDivision,
     DoubleDivision,
@@ -74,6 +79,7 @@ RULES: tuple[type[Rule], ...] = (
     PartialWindow,
     TokenWeightsUnequal,
     BalanceOff,
+    TwoScalers,
     StepBypassed,
     ClipBeforeUnscale,
     UnscaledBackward,
@@ -100,6 +106,7 @@ RULES: tuple[type[Rule], ...] = (
     ZeroedBeforeStep,
     NoGradients,
     NeverStepped,
+    UnheldParameters,
     LoopStepEveryMicrobatch,
     DoubleStep,
     ClipEveryMicrobatch,
@@ -109,6 +116,7 @@ RULES: tuple[type[Rule], ...] = (
     ZeroLr,
     ChangedWithoutLr,
     Spike,
+    WeightDecay,
     Vanishing,
     Exploding,
     VanishingByDepth,

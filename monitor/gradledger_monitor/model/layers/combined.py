@@ -23,6 +23,7 @@ class Layer:
     update: float | None  # RMS of the change; None: not measured
     earlier: bool = False  # it has no gradient now, and had one before
     untrained: bool = False  # at every observed step it had no gradient, or one of exactly 0
+    decay: float = 0.0  # factor of its weight decay: see ``schema.Layers``
 
     @property
     def ratio(self) -> float | None:
@@ -57,6 +58,7 @@ def layers_of(layers: Layers) -> list[Layer]:
             _at(layers.update, index),
             index in earlier,
             index in untrained,
+            _at(layers.decay, index) or 0.0,
         )
         for index, name in enumerate(layers.names)
     ]
@@ -82,6 +84,7 @@ def _sum(parts: list[Layer]) -> Layer:
         _rms((part.update, part.size) for part in parts),
         any(part.earlier for part in parts),
         all(part.untrained for part in parts),
+        parts[0].decay,
     )
 
 

@@ -78,6 +78,8 @@ class Closed(NamedTuple):
     samples: int | None = None
     step: int = 0
     rate: float | None = None  # see ``StepFacts.step_rate``
+    loss: float | None = None  # as the loop reports it
+    number: int = 0  # of its last micro-batch in the process; 0: none
 
     @classmethod
     def of(cls, facts: StepFacts, diagnosis: Diagnosis) -> Closed:
@@ -95,6 +97,8 @@ class Closed(NamedTuple):
             facts.samples,
             facts.step,
             facts.step_rate,
+            facts.loss_reported,
+            facts.record.micro_batches[-1].number if facts.record.micro_batches else 0,
         )
 
 

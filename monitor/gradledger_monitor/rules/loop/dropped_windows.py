@@ -15,6 +15,8 @@ from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_measure
 from gradledger_monitor.rules.sliding_count import push
 from gradledger_monitor.rules.state import declare
 
+WINDOWS = 3  # with batches that no backward followed
+
 FIX = """\
 if not torch.isfinite(loss):
     dropped += 1                     # count and report what the guard leaves out
@@ -27,7 +29,10 @@ class DroppedWindows(Rule):
     **What it sees**
 
     At least 10, and more than 20%, of the last 100 windows were zeroed without a step, after a
-    loss, or a norm that clipping measured, that was not finite.
+    loss, or a norm that clipping measured, that was not finite. If the guard leaves out the
+    backward, too: of the batches that the last 100 windows drew from the only training DataLoader,
+    as many were followed by no backward, in at least 3 windows. That is information, because the
+    reason is not known.
 
     **Why it matters**
 
@@ -42,8 +47,9 @@ class DroppedWindows(Rule):
     **When it is silent**
 
     A guard that drops windows now and then; finite losses and norms (the guard may look for
-    outliers); windows that a ``GradScaler`` skips (another rule); a guard that leaves out the
-    backward, too: then nothing is observed.
+    outliers); windows that a ``GradScaler`` skips (another rule); batches that are left out before
+    the first step (a resumed epoch), in a loop that always draws several for one backward, or from
+    one of several loaders.
 
     **Incidents**
 
@@ -56,12 +62,14 @@ class DroppedWindows(Rule):
     share = Parameter(0.2, "share of dropped windows among the recent ones", most=1.0)
     recent = Parameter(100, "number of recent windows")
 
-    state = declare(_last=deque[bool], _dropped=int)
+    state = declare(_last=deque[bool], _dropped=int, _drawn=deque[tuple[int, int]])
 
     def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
         super().__init__(thresholds)
         self._last: deque[bool] = deque(maxlen=self.recent)  # whether each was dropped
         self._dropped = 0  # number of those that were
+        # batches that each of the last windows drew, and its backwards
+        self._drawn: deque[tuple[int, int]] = deque(maxlen=self.recent)
 
     def evaluate(self, window: Window) -> Outcome:
         """Windows before this step whose gradients were zeroed, among the recent ones."""
@@ -72,7 +80,7 @@ class DroppedWindows(Rule):
             self._dropped += push(self._last, True)
         self._dropped += push(self._last, False)
         if self._dropped < self.many or self._dropped <= self.share * len(self._last):
-            return OK
+            return self._without_backward(facts)
         return finding(
             "warning",
             "The loop drops many windows",
@@ -81,6 +89,34 @@ class DroppedWindows(Rule):
             FIX,
             dropped=self._dropped,
             of=len(self._last),
+        )
+
+
+    def _without_backward(self, facts: StepFacts) -> Outcome:
+        """Batches that were drawn, and that no backward followed."""
+        drawn, backwards = facts.record.batches, len(facts.record.micro_batches)
+        if drawn is None or not backwards or facts.step == 1:
+            return OK
+        self._drawn.append((drawn, backwards))
+        if drawn <= backwards:  # it can only become less
+            return OK
+        # how many batches a backward takes: at least as many as in the window that took the fewest
+        each = min(batches / count for batches, count in self._drawn)
+        unused = [batches - each * count for batches, count in self._drawn]
+        left_out, total = round(sum(unused)), sum(batches for batches, _ in self._drawn)
+        windows = sum(1 for batches in unused if batches >= 1)
+        is_many = left_out >= self.many and left_out > self.share * total
+        if not is_many or windows < WINDOWS or each < 1:
+            return OK
+        return finding(
+            "info",
+            "Many batches are followed by no backward",
+            f"{left_out:,} of the {total:,} batches that the last {len(self._drawn)} windows drew "
+            "were followed by no backward, so they trained nothing. A guard in the loop may leave "
+            "them out.",
+            FIX,
+            left_out=left_out,
+            of=total,
         )
 
 

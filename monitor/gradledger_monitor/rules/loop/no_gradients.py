@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gradledger_monitor.model.findings import Outcome
+from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.definition import DEFAULTS, Parameter
 from gradledger_monitor.rules.rule import (
     OK,
@@ -29,7 +30,9 @@ class NoGradients(Rule):
     **What it sees**
 
     The first 3 steps of the only optimizer, or 20 later ones in a row, at each of which no
-    backward has reached its parameters, and ``.grad`` of all of them is ``None``.
+    backward has reached its parameters, and ``.grad`` of all of them is ``None``. One of several
+    optimizers is reported by name, as information, if it has made 50 steps, never had a gradient,
+    and holds parameters that require one.
 
     **Why it matters**
 
@@ -46,7 +49,8 @@ class NoGradients(Rule):
 
     One or two steps without a backward, as some loops have before the first schedule step; a
     loop that leaves out backwards for a while; several optimizers, of which one may wait (a GAN,
-    a frozen backbone); gradients that were zeroed before the step (another rule).
+    a frozen backbone), unless it steps 50 times; gradients that were zeroed before the step
+    (another rule).
 
     **Incidents**
 
@@ -55,6 +59,7 @@ class NoGradients(Rule):
 
     first = Parameter(3, "first steps without a gradient that are reported")
     later = Parameter(20, "later steps in a row without a gradient that are reported")
+    waits = Parameter(50, "first steps without a gradient of one of several optimizers")
 
     points_at = ("step", "backward")
     inhibits = ("reduction.*", "norm.*", "loss.diverging")
@@ -81,9 +86,9 @@ class NoGradients(Rule):
             return OK
         if any(each.trainable is None for each in facts.records.values()):
             return OK  # another rank has gradients: shards are spread unevenly
-        if len(facts.run.optimizers) > 1:
-            return not_applicable(f"{facts.optimizer_name} may wait for another optimizer")
         self._without += 1
+        if len(facts.run.optimizers) > 1:
+            return self._one_of_several(facts, record.trainable)
         if self._without < (self.later if self._had else self.first):
             return OK
         return finding(
@@ -95,6 +100,22 @@ class NoGradients(Rule):
             FIX,
             steps_without=self._without,
             trainable=record.trainable,
+        )
+
+    def _one_of_several(self, facts: StepFacts, trainable: int) -> Outcome:
+        """It may wait for a phase that comes later; by then it is named."""
+        label = facts.optimizer_label
+        if self._had or not trainable or self._without < self.waits:
+            return not_applicable(f"{label} may wait for another optimizer")
+        return finding(
+            "info",
+            f"{label} has never had a gradient",
+            f"{label} has made {counted(self._without, 'step')}, and no backward has reached its "
+            f"parameters. {_trainable(trainable)} It may wait for a later phase of the training. "
+            "If not, these parameters are not trained.",
+            FIX,
+            steps_without=self._without,
+            trainable=trainable,
         )
 
 

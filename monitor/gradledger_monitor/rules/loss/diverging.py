@@ -9,8 +9,8 @@ from statistics import median
 
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.step_facts import StepFacts
+from gradledger_monitor.rules.circumstances import Onset
 from gradledger_monitor.rules.definition import DEFAULTS, Parameter
-from gradledger_monitor.rules.loss import circumstances
 from gradledger_monitor.rules.loss.common import OPPOSED, may_be_opposed
 from gradledger_monitor.rules.number_text import significant
 from gradledger_monitor.rules.rule import (
@@ -106,7 +106,7 @@ class Diverging(Rule):
         _deviation=float,
         _above=int,
         _is_up=bool,
-        _onset=tuple[int, str],
+        _onset=Onset,
     )
 
     def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
@@ -123,7 +123,7 @@ class Diverging(Rule):
         self._deviation = 0.0  # median absolute deviation of those
         self._above = 0  # steps in a row whose medians are above the middle
         self._is_up = False  # the loss has left the range of its start
-        self._onset = (0, "")  # the step at which the rise began, and what changed there
+        self._onset = Onset()  # where the rise began
 
     def evaluate(self, window: Window) -> Outcome:
         """The loss against that of the start, and a cross entropy against its best, too."""
@@ -159,7 +159,7 @@ class Diverging(Rule):
         """Remember what changed when the loss left the range of its start."""
         is_up = self._count >= self.start and loss > RISEN * max(LEAST, self._highest)
         if is_up and not self._is_up:
-            self._onset = (window.facts.step, circumstances.at(window).text)
+            self._onset.note(window)
         self._is_up = is_up
 
     # ------------------------------------------------------------ any loss
@@ -184,14 +184,15 @@ class Diverging(Rule):
             FIX,
             loss=last[-1],
             loss_start=highest,
-            since=self._onset[0] or None,
+            since=self._onset.step or None,
+            **self._onset.evidence,
         )
 
     def _cause(self) -> str:
-        step, text = self._onset
-        if not step:
+        onset = self._onset
+        if not onset.step:
             return ""
-        return f" It left the range of the start at step {step:,}.{text}"
+        return f" It left the range of the start at step {onset.step:,}.{onset.text}"
 
     # ------------------------------------------------------------ cross entropies
 

@@ -9,8 +9,8 @@ from typing import NamedTuple
 from gradledger_monitor.model.findings import Outcome, Severity
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.step_facts import StepFacts
+from gradledger_monitor.rules.circumstances import Onset
 from gradledger_monitor.rules.definition import DEFAULTS
-from gradledger_monitor.rules.loss import circumstances
 from gradledger_monitor.rules.rule import Rule, Window, counted, finding, not_measured, ok
 from gradledger_monitor.rules.state import declare
 
@@ -55,11 +55,12 @@ class Nonfinite(Rule):
     inhibits = ("norm.spike", "norm.exploding", "norm.vanishing", "ddp.replica_drift")
     inhibits_later = ("norm.nonfinite", "loss.diverging")
 
-    state = declare(_first=tuple[int, str])
+    state = declare(_where=str, _onset=Onset)
 
     def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
         super().__init__(thresholds)
-        self._first = (0, "")  # the first step with such a loss, and where in it
+        self._where = ""  # in which micro-batches of the first step with such a loss
+        self._onset = Onset()  # that step
 
     def evaluate(self, window: Window) -> Outcome:
         """The losses of the micro-batches that the step applied."""
@@ -74,10 +75,10 @@ class Nonfinite(Rule):
         if not wrong:
             finite = any(each.is_finite for each in losses)
             return ok("the loss is finite") if finite else NONE_FINITE
-        if not self._first[0]:
-            where = f"{_where(facts, wrong, len(losses))}.{circumstances.at(window).text}"
-            self._first = (facts.step, where)
-        return _report(facts, wrong, self._first)
+        if not self._onset.step:
+            self._where = _where(facts, wrong, len(losses))
+            self._onset.note(window)
+        return _report(facts, wrong, self._onset, self._where)
 
 
 class _Loss(NamedTuple):
@@ -118,15 +119,15 @@ def _why_missing(facts: StepFacts) -> str:
     return next(filter(None, reasons), "no loss was recorded")
 
 
-def _report(facts: StepFacts, wrong: list[_Loss], first: tuple[int, str]) -> Outcome:
-    norm, (step, where) = facts.norm, first
+def _report(facts: StepFacts, wrong: list[_Loss], onset: Onset, where: str) -> Outcome:
+    norm, step = facts.norm, onset.step
     text = "NaN" if math.isnan(wrong[0].value) else "infinite"
     finite = norm is not None and math.isfinite(norm)
     severity: Severity = "warning" if finite else "error"
     return finding(
         severity,
         f"The training loss is {text}",
-        f"The loss was first not finite at step {step:,}{where} It is {text} at step "
+        f"The loss was first not finite at step {step:,}{where}.{onset.text} It is {text} at step "
         f"{facts.step:,}, {_gradient(norm)}.",
         FIX,
         loss=str(wrong[0].value),
@@ -135,6 +136,7 @@ def _report(facts: StepFacts, wrong: list[_Loss], first: tuple[int, str]) -> Out
         micro_batch=wrong[0].position,
         micro_batches=len(wrong),
         norm=None if norm is None else str(norm),
+        **onset.evidence,
     )
 
 

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Mapping
 
 from gradledger_monitor.model.findings import Outcome
+from gradledger_monitor.rules.circumstances import Onset
 from gradledger_monitor.rules.definition import DEFAULTS, Parameter
 from gradledger_monitor.rules.loss.common import OPPOSED, may_be_opposed
 from gradledger_monitor.rules.rule import OK, Rule, Window, counted, finding, not_measured
@@ -64,6 +65,7 @@ class Exploding(Rule):
         _count=int,
         _above=int,
         _grown=int,
+        _onset=Onset,
     )
 
     def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
@@ -74,6 +76,7 @@ class Exploding(Rule):
         self._count = 0
         self._above = 0
         self._grown = 0  # steps in a row on each of which the norm has grown
+        self._onset = Onset()  # what changed before the first report
 
     def after_gap(self) -> None:
         """Growth compares a step with the one before it."""
@@ -100,6 +103,8 @@ class Exploding(Rule):
         )
         if self._above < self.sustained and not self._grows():
             return OK
+        if not self._onset.step:
+            self._onset.note(window, within=self.sustained + self.growing)
         return self._report(norm, loss)
 
     def _report(self, norm: float, loss: float) -> Outcome:
@@ -109,12 +114,13 @@ class Exploding(Rule):
             "The gradient norm explodes",
             f"The gradient norm went from {norm_before:.3g} to {norm:.3g} in "
             f"{counted(len(self._last) - 1, 'step')}, and the loss from {loss_before:.4g} to "
-            f"{loss:.4g}.{self._excess()}",
+            f"{loss:.4g}.{self._excess()}{self._onset.text}",
             FIX,
             norm=norm,
             norm_before=norm_before,
             loss=loss,
             loss_before=loss_before,
+            **self._onset.evidence,
         )
 
     def _excess(self) -> str:

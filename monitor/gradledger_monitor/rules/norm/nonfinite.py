@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.numbers import number
+from gradledger_monitor.rules.circumstances import Onset
+from gradledger_monitor.rules.definition import DEFAULTS
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_measured
+from gradledger_monitor.rules.state import declare
 
 FIX = """\
 norm = torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm, error_if_nonfinite=True)"""
@@ -40,9 +44,14 @@ class Nonfinite(Rule):
     """
 
     points_at = ("backward", "loss")
+    state = declare(_onset=Onset)
     works_on_metric_logs = True
     inhibits = ("norm.spike", "norm.exploding", "norm.vanishing", "ddp.replica_drift")
     inhibits_later = ("loss.nonfinite", "loss.diverging")
+
+    def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
+        super().__init__(thresholds)
+        self._onset = Onset()  # the first such step
 
     def evaluate(self, window: Window) -> Outcome:
         """A norm that is not finite, at a step that was applied."""
@@ -56,12 +65,16 @@ class Nonfinite(Rule):
             return not_measured(record.missing.get("norm", "no gradient norm at the step"))
         if math.isfinite(norm):
             return OK
+        if not self._onset.step:
+            self._onset.note(window)
         text = "NaN" if math.isnan(norm) else str(norm)
         return finding(
             "error",
             "A non-finite gradient is applied",
-            f"The gradient norm at this step is {text}, and the step was not skipped.",
+            f"The gradient norm is {text} at step {window.facts.step:,}, and the step was not "
+            f"skipped.{self._onset.text}",
             FIX,
             norm=str(norm),
             parameters=record.nonfinite,
+            **self._onset.evidence,
         )

@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping
 
 from gradledger_monitor.model.findings import Outcome
+from gradledger_monitor.rules.circumstances import Onset
 from gradledger_monitor.rules.definition import DEFAULTS, Parameter
-from gradledger_monitor.rules.loss import circumstances
 from gradledger_monitor.rules.loss.common import OPPOSED, may_be_opposed
 from gradledger_monitor.rules.norm.trend import LogTrend
 from gradledger_monitor.rules.number_text import significant
@@ -22,6 +22,7 @@ LONGEST = 10.0  # factor of ``extreme`` in the longest runs
 LOSS_UP = 1.2  # times its moving average: a loss below that has not jumped
 BACK = 0.7  # of the loss at a jump: if the next one is below, it was that batch alone
 FALLS = 0.95  # of the loss at a jump: a loss below falls again
+MOST_OUTLIERS = 256  # micro-batches that are remembered
 LEAST_LOSS = 1.0  # with a short history, a smaller loss has not jumped: many losses start near 0
 
 
@@ -55,7 +56,8 @@ class Spike(Rule):
     **When it is silent**
 
     Warm-up; spikes that end within 10 steps and leave the loss where it was, such as from one
-    batch of heavy-tailed data: they are counted, and the decision tree states them. A loss that
+    batch of heavy-tailed data: they are counted, and the decision tree states them (one that was
+    more than 30 times the average is information, so that the chart marks it). A loss that
     jumps and falls from there, step by step, as it does on new data or a new task.
     Several optimizers that train on different losses (a GAN).
 
@@ -87,10 +89,13 @@ class Spike(Rule):
         _largest=tuple[float, float],
         _jump_loss=float,
         _far=bool,
-        _onset=str,
+        _onset=Onset,
+        _reported=bool,
+        _outliers=dict[str, int],
         _count=int,
         _spikes=int,
         _farthest=tuple[float, int],
+        _last_spike=tuple[float, float],
     )
 
     def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
@@ -102,10 +107,13 @@ class Spike(Rule):
         self._largest = (0.0, 0.0)  # norm and loss of the first steps
         self._jump_loss = 0.0  # the loss at the jump
         self._far = False  # the step before was a jump far enough to be reported
-        self._onset = ""  # what changed at the jump
+        self._onset = Onset()  # the last jump, and what changed there
+        self._reported = False  # a jump that did not end by itself
+        self._outliers: dict[str, int] = {}  # steps of micro-batches that stood out, by their data
         self._count = 0  # steps with a norm
         self._spikes = 0  # jumps of the norm, also those that are not reported
         self._farthest = (0.0, 0)  # the largest ratio of one of them, and its step
+        self._last_spike = (0.0, 0.0)  # norm and ratio at the beginning of the last one
 
     def account(self) -> str:
         """How many jumps of the norm there were; most are not reported."""
@@ -128,32 +136,73 @@ class Spike(Rule):
         if self._norm.count < self.needed:
             return self._evaluate_short(window, norm, loss)
         out = self._norm.z(norm) > self.z and self._norm.ratio(norm) > self.least
-        self._high = self._high + 1 if out else 0
+        ended, self._high = self._high and not out, self._high + 1 if out else 0
         if self._high == 1:
-            self._note_spike(window, self._norm.ratio(norm))
+            self._note_spike(window, norm, self._norm.ratio(norm))
         moved = self._moved(out, norm, loss)
         if not out:
             self._take(norm, loss)
         if not moved and (self._high <= self.steps or self._loss_falls(loss)):
-            return OK
+            return self._recovered() if ended else OK
+        self._reported = True
         norm, ratio = self._jump if moved else (norm, self._norm.ratio(norm))
         return finding(
             "warning",
             "The gradient norm spikes",
             f"The gradient norm {'reached' if moved else 'is'} {norm:.4g}, {ratio:.1f} times its "
-            f"moving average, {self._consequence(moved)}.{self._onset}",
+            f"moving average, {self._consequence(moved)}.{self._onset.text}{self._again()}",
             FIX,
             norm=norm,
             ratio=round(ratio, 4),
             steps_high=self._high,
             loss=self._jump_loss if moved else loss,
+            **self._onset.evidence,
         )
 
-    def _note_spike(self, window: Window, ratio: float) -> None:
+    def _recovered(self) -> Outcome:
+        """The norm is back in its range, and the loss did not stay up: information, if it was far.
+
+        Not after a jump that was reported: that remains the finding.
+        """
+        norm, ratio = self._last_spike
+        if self._reported or ratio <= self.extreme:
+            return OK
+        return finding(
+            "info",
+            "The gradient norm spiked and recovered",
+            f"The gradient norm reached {norm:.4g} at step {self._onset.step:,}, "
+            f"{significant(ratio)} times its moving average, and came back by itself. There "
+            f"{'was' if self._spikes == 1 else 'were'} {self.account()}."
+            f"{self._onset.text}{self._again()}",
+            FIX,
+            norm=norm,
+            ratio=round(ratio, 4),
+            spikes=self._spikes,
+            **self._onset.evidence,
+        )
+
+    def _note_spike(self, window: Window, norm: float, ratio: float) -> None:
         self._spikes += 1
+        self._last_spike = (norm, ratio)
         if ratio > self._farthest[0]:
             self._farthest = (ratio, window.facts.step)
-        self._onset = circumstances.at(window).text
+        self._onset.note(window)
+        data = self._data()
+        if data and len(self._outliers) < MOST_OUTLIERS:
+            self._outliers.setdefault(data, window.facts.step)
+
+    def _data(self) -> str:
+        """The micro-batch that stood out at the last jump, as a fingerprint; "" if none did."""
+        outlier = self._onset.changed.get("micro_batch") or {}
+        fingerprint = outlier.get("fingerprint")
+        return "" if fingerprint is None else f"{fingerprint:.9g}"
+
+    def _again(self) -> str:
+        """Whether the same data stood out before."""
+        first = self._outliers.get(self._data())
+        if first is None or first == self._onset.step:
+            return ""
+        return f" The same data stood out at step {first:,}."
 
     # ------------------------------------------------------------ with a short history
 
@@ -169,19 +218,21 @@ class Spike(Rule):
             return not_measured(f"needs {counted(self.needed, 'step')}")
         self._high += 1
         ratio = norm / largest
+        self._reported = True
         if self._high == 1:
-            self._note_spike(window, ratio)
+            self._note_spike(window, norm, ratio)
         return finding(
             "warning",
             "The gradient norm spikes",
             f"The gradient norm is {norm:.4g}, {significant(ratio)} times the largest of the "
             f"{counted(history, 'step')} before, and the loss is {significant(loss or 0.0)}, where "
-            f"it was at most {significant(largest_loss)}.{self._onset}",
+            f"it was at most {significant(largest_loss)}.{self._onset.text}",
             FIX,
             norm=norm,
             ratio=round(ratio, 4),
             loss=loss,
             history=history,
+            **self._onset.evidence,
         )
 
     # ------------------------------------------------------------ with the loss

@@ -5,14 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from gradledger_monitor.ingest.schema import Number
 from gradledger_monitor.model.findings import Outcome
-from gradledger_monitor.model.numbers import number
-from gradledger_monitor.model.step_facts import StepFacts
+from gradledger_monitor.rules.circumstances import Onset
 from gradledger_monitor.rules.definition import DEFAULTS, Parameter
 from gradledger_monitor.rules.number_text import significant
 from gradledger_monitor.rules.rule import OK, Rule, Window, counted, finding
-from gradledger_monitor.rules.scaler.common import SCALER_IN_USE
+from gradledger_monitor.rules.scaler.common import SCALER_IN_USE, has_nan_loss
 from gradledger_monitor.rules.state import declare
 
 FIX = """\
@@ -63,17 +61,18 @@ class Collapse(Rule):
 
     precondition = SCALER_IN_USE
 
-    state = declare(_first=float | None, _skipped=int, _nan=int)
+    state = declare(_first=float | None, _skipped=int, _nan=int, _onset=Onset)
 
     def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
         super().__init__(thresholds)
         self._first: float | None = None
         self._skipped = 0  # recorded steps that the scaler skipped
         self._nan = 0  # of those, with a NaN loss
+        self._onset = Onset()  # the first of those
 
     def evaluate(self, window: Window) -> Outcome:
         """The scale of the window's last backward."""
-        self._count_skip(window.facts)
+        self._count_skip(window)
         scale = window.facts.scale
         if scale is None or math.isnan(scale):
             return OK
@@ -91,14 +90,17 @@ class Collapse(Rule):
             first_scale=self._first,
             skipped=self._skipped,
             skipped_with_nan_loss=self._nan,
+            **self._onset.evidence,
         )
 
-    def _count_skip(self, facts: StepFacts) -> None:
-        if not facts.record.skipped:
+    def _count_skip(self, window: Window) -> None:
+        if not window.facts.record.skipped:
             return
         self._skipped += 1
-        applied = (m for of_rank in facts.applied_by_rank.values() for _, m in of_rank)
-        self._nan += any(_is_nan(m.loss) for m in applied)
+        if has_nan_loss(window.facts):
+            self._nan += 1
+            if self._nan == 1:
+                self._onset.note(window)
 
     def _origin(self) -> str:
         """Whether the loss itself was NaN: no scale makes such a loss finite."""
@@ -107,9 +109,5 @@ class Collapse(Rule):
         return (
             f" The loss was NaN at {self._nan:,} of {counted(self._skipped, 'skipped step')}"
             ", which no loss scale changes: the cause is in the loss or the data."
+            f"{self._onset.text}"
         )
-
-
-def _is_nan(loss: Number | None) -> bool:
-    value = number(loss)
-    return value is not None and math.isnan(value)

@@ -23,6 +23,13 @@ def _no_scaler(window: Window) -> Outcome | None:
 SCALER_IN_USE = Precondition("a GradScaler is in use", _no_scaler)
 
 
+def has_nan_loss(facts: StepFacts) -> bool:
+    """Whether the loss of a micro-batch is NaN. An infinite one may come from its scale alone."""
+    applied = (m for of_rank in facts.applied_by_rank.values() for _, m in of_rank)
+    losses = (number(m.loss) for m in applied)
+    return any(loss is not None and math.isnan(loss) for loss in losses)
+
+
 def residual(facts: StepFacts) -> float | None:
     """The factor of the loss scale in the applied gradients: 1 after ``unscale_``, else ``scale``.
 

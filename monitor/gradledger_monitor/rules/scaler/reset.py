@@ -8,7 +8,7 @@ from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.rules.definition import DEFAULTS
 from gradledger_monitor.rules.number_text import significant
-from gradledger_monitor.rules.rule import OK, Rule, Window, finding
+from gradledger_monitor.rules.rule import OK, Rule, Window, counted, finding
 from gradledger_monitor.rules.scaler.common import SCALER_IN_USE
 from gradledger_monitor.rules.state import declare
 
@@ -23,7 +23,9 @@ class Reset(Rule):
     **What it sees**
 
     The optimizer is stepped through another ``GradScaler`` object than before, and the scale
-    changes by more than a factor of 2.
+    changes by more than a factor of 2. The same if a new optimizer of the same parameters comes
+    with the new scaler: information, or a warning from the second time on. And information if the
+    state of the optimizer is loaded before its first step, and that of its scaler is not.
 
     **Why it matters**
 
@@ -36,7 +38,8 @@ class Reset(Rule):
 
     **When it is silent**
 
-    One scaler for each optimizer from the start; the new scaler continues at the old scale.
+    One scaler for each optimizer from the start; the new scaler continues at the old scale; a new
+    model with a new optimizer and a new scaler (the next fold or trial).
 
     **Incidents**
 
@@ -65,7 +68,9 @@ class Reset(Rule):
         if scaler is None or scale is None:
             return OK
         before, self._before = self._before, (scaler.ordinal, scale)
-        if before is None or before[0] == scaler.ordinal or 0.5 <= scale / (before[1] or 1) <= 2:
+        if before is None:
+            return self._of_first_step(window, scaler.ordinal, scale)
+        if not _is_reset(before, scaler.ordinal, scale):
             return OK
         return finding(
             "warning",
@@ -77,3 +82,44 @@ class Reset(Rule):
             scale_before=before[1],
             scale=scale,
         )
+
+    @staticmethod
+    def _of_first_step(window: Window, ordinal: int, scale: float) -> Outcome:
+        """A new optimizer, whose scaler is new, too."""
+        record = window.facts.record
+        if window.facts.step > 1:
+            return OK  # after a gap: the step before is missing
+        replaced, scaler = record.replaced, record.scaler
+        earlier = None if replaced is None else replaced.scaler
+        before = None if earlier is None else number(earlier.scale)
+        if replaced is not None and earlier is not None and before is not None:
+            if not _is_reset((earlier.ordinal, before), ordinal, scale):
+                return OK
+            return finding(
+                "info" if earlier.ordinal == 1 else "warning",
+                "A new optimizer and a new GradScaler replace the previous ones",
+                f"{window.facts.optimizer_label} trains parameters that an earlier optimizer had "
+                f"trained for {counted(replaced.steps, 'step')}, and steps through another "
+                f"GradScaler object. The loss scale changes from {significant(before)} to "
+                f"{significant(scale)}. It may skip steps until the scale settles again.",
+                FIX,
+                scale_before=before,
+                scale=scale,
+                steps_before=replaced.steps,
+            )
+        if scaler is None or scaler.loaded or not window.facts.own_calls("load_state"):
+            return OK
+        return finding(
+            "info",
+            "The optimizer is resumed without the state of its GradScaler",
+            f"The state of {window.facts.optimizer_label} was loaded before its first step, and "
+            f"that of its GradScaler was not. The scale starts at {significant(scale)}. It may "
+            "skip steps until the scale settles again.",
+            FIX,
+            scale=scale,
+        )
+
+
+def _is_reset(before: tuple[int, float], ordinal: int, scale: float) -> bool:
+    """Whether another scaler has another scale."""
+    return before[0] != ordinal and not 0.5 <= scale / (before[1] or 1) <= 2

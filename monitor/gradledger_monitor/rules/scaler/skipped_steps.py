@@ -6,9 +6,10 @@ from collections import deque
 from collections.abc import Mapping
 
 from gradledger_monitor.model.findings import Outcome
+from gradledger_monitor.rules.circumstances import Onset
 from gradledger_monitor.rules.definition import DEFAULTS, Parameter
 from gradledger_monitor.rules.rule import OK, Rule, Window, counted, finding
-from gradledger_monitor.rules.scaler.common import SCALER_IN_USE
+from gradledger_monitor.rules.scaler.common import SCALER_IN_USE, has_nan_loss
 from gradledger_monitor.rules.sliding_count import push
 from gradledger_monitor.rules.state import declare
 
@@ -24,12 +25,13 @@ class SkippedSteps(Rule):
     **What it sees**
 
     Five skipped steps in a row, or more than 5 of the last 100, after the first step that was
-    not skipped.
+    not skipped, or that has a NaN loss: the skipped steps before it calibrate the scale.
 
     **Why it matters**
 
     A skipped step discards its micro-batches. A few at the start calibrate the scale; later
-    ones show that gradients overflow or are not finite.
+    ones show that gradients overflow or are not finite. The finding states how many of them have
+    a NaN loss, which no loss scale changes, and how many calibrated the scale.
 
     **What to do**
 
@@ -55,11 +57,22 @@ class SkippedSteps(Rule):
 
     precondition = SCALER_IN_USE
 
-    state = declare(_settled=bool, _row=int, _last=deque[bool], _among=int)
+    state = declare(
+        _settled=bool,
+        _row=int,
+        _last=deque[bool],
+        _among=int,
+        _calibrating=int,
+        _nan=int,
+        _onset=Onset,
+    )
 
     def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
         super().__init__(thresholds)
         self._settled = False
+        self._calibrating = 0  # skipped steps before that
+        self._nan = 0  # later skipped steps with a NaN loss
+        self._onset = Onset()  # the first later skipped step
         self._row = 0
         self._last: deque[bool] = deque(maxlen=self.recent)  # whether each was skipped
         self._among = 0  # number of steps in ``_last`` that were
@@ -67,9 +80,14 @@ class SkippedSteps(Rule):
     def evaluate(self, window: Window) -> Outcome:
         """Skips in a row, and among the recent steps."""
         skipped = window.facts.record.skipped
-        self._settled = self._settled or not skipped
+        is_nan = skipped and has_nan_loss(window.facts)
+        self._settled = self._settled or not skipped or is_nan
         if not self._settled:
+            self._calibrating += 1
             return OK
+        self._nan += is_nan
+        if skipped and not self._onset.step:
+            self._onset.note(window)
         self._among += push(self._last, skipped)
         self._row = min(self._row + 1, self.recent) if skipped else 0
         if self._row < self.in_a_row and self._among / self.recent <= self.share:
@@ -79,9 +97,27 @@ class SkippedSteps(Rule):
             "warning",
             "The GradScaler skips many steps",
             f"{self._among} of the last {counted(len(self._last), 'recorded step')} were skipped"
-            f"{in_a_row}. Their gradients were not finite, so their data was not used.",
+            f"{in_a_row}. Their gradients were not finite, so their data was not used. "
+            f"{self._origin()}{self._onset.text}",
             FIX,
             in_a_row=self._row,
             skipped=self._among,
             of=len(self._last),
+            with_nan_loss=self._nan,
+            calibrating=self._calibrating,
+            **self._onset.evidence,
         )
+
+    def _origin(self) -> str:
+        """Whether the loss or the scale is the reason, and what calibration is not counted."""
+        if self._nan:
+            where = (
+                f"The loss was NaN at {counted(self._nan, 'skipped step')} of the run, which no "
+                "loss scale changes: look at the loss and its data."
+            )
+        else:
+            where = "The loss was NaN at none of the skipped steps: gradients overflow in fp16."
+        if not self._calibrating:
+            return where
+        steps = counted(self._calibrating, "first step")
+        return f"{where} The {steps} of the run, skipped to calibrate the scale, are not counted."

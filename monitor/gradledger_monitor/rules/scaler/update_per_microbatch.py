@@ -60,7 +60,7 @@ class UpdatePerMicrobatch(Rule):
         record, start = window.facts.record, window.facts.applied_from
         total = len(record.micro_batches)
         inside = [e.after for e in window.facts.own_calls("update") if start < e.after < total]
-        scales = {number(m.scale) for _, m in window.facts.applied if m.scale is not None}
+        scales = _scales(window)
         if not inside and len(scales) < 2:
             return OK
         return finding(
@@ -72,6 +72,15 @@ class UpdatePerMicrobatch(Rule):
             scales=sorted(scales, key=str)[:16],
             micro_batches=total,
         )
+
+
+def _scales(window: Window) -> set[float | None]:
+    """The scales of the window, if one scaler has several."""
+    by_scaler: dict[int, set[float | None]] = {}
+    for _, micro_batch in window.facts.applied:
+        if micro_batch.scale is not None:
+            by_scaler.setdefault(micro_batch.scaler, set()).add(number(micro_batch.scale))
+    return max(by_scaler.values(), key=len, default=set())
 
 
 def _summary(inside: list[int], scales: set[float | None], total: int) -> str:
