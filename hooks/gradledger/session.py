@@ -19,8 +19,9 @@ from multiprocessing.util import Finalize
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from gradledger import guard, identity, provenance, work_tree
+from gradledger import guard, identity, provenance
 from gradledger.autostart.activity import write
+from gradledger.capture.code import work_tree
 from gradledger.capture.open_records import OpenStep
 from gradledger.capture.recorder import Recorder
 from gradledger.capture.step_sampling import StepSampler

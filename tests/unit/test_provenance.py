@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from gradledger import provenance
-from gradledger.work_tree import changed_files, dirty
+from gradledger.capture.code.work_tree import changed_files, dirty
 
 
 def git(folder: Path, *words: str) -> str:

@@ -10,7 +10,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from gradledger import guard
 from gradledger.capture import gradient_probe
@@ -19,10 +19,17 @@ from gradledger.capture.gradient_probe import AccumulatedSample
 from gradledger.capture.inferred import add_evidence
 from gradledger.capture.layers.open_layers import OpenLayers
 from gradledger.capture.layers.unheld import OpenUnheld
+from gradledger.capture.open_parts import (
+    OpenEvent,
+    OpenReplaced,
+    OpenScaler,
+    OpenUpdate,
+    left_open_record,
+    value_of,
+)
 from gradledger.capture.open_terms import HALF, OpenTerm, present
-from gradledger.capture.open_update import OpenUpdate, left_open_record
 from gradledger.capture.replica_sample import OpenModels, OpenReplica
-from gradledger.records import CodeLocation, Event, MicroBatch, Op, Replaced, Scaler, StepRecord
+from gradledger.records import CodeLocation, Event, MicroBatch, StepRecord
 
 OWN_BUFFERS = (
     "the loop updates the parameters itself, and clears the gradients between its backwards: which "
@@ -71,8 +78,8 @@ class OpenMicroBatch:
         targets = None if self.targets is None else self.targets.values()
         return MicroBatch(
             number=self.number,
-            loss=_value(self.loss),
-            scale=_value(self.scale),
+            loss=value_of(self.loss),
+            scale=value_of(self.scale),
             scaler=self.scaler,
             terms=[term.resolve() for term in self.terms],
             collectives=self.collectives,
@@ -89,10 +96,12 @@ class OpenMicroBatch:
     def _without_gradient(self) -> float | None:
         """The part of the loss that has no gradient, with the loss scale, if it was measured."""
         shares = [term.share_of_root() for term in self.terms]
-        known = [share for share in shares if share is not None]
-        if self.loss is None or not shares or len(known) < len(shares):
+        measured = [share for share in shares if share is not None]
+        if self.loss is None or not shares or len(measured) < len(shares):
             return None
-        return self.loss.value() - sum(known)
+        if self.has_grad_tensors or self.is_half():  # multiplied, or rounded
+            return None
+        return self.loss.value() - sum(measured)
 
     def is_half(self) -> bool:
         """Whether half precision between root and loss rounds the weights."""
@@ -104,10 +113,6 @@ class OpenMicroBatch:
         yield from present(self.loss, self.scale, self.targets)
         for term in self.terms:
             yield from term.deferred()
-
-
-def _value(item: Deferred | None) -> float | None:
-    return None if item is None else item.value()
 
 
 @dataclass(slots=True)
@@ -143,59 +148,6 @@ class CountedMicroBatch:
         """The values that are read later."""
         yield from self.micro_batch.deferred()
         yield from present(self.sample_before, self.sample_after, self.norms)
-
-
-@dataclass
-class OpenEvent:
-    """One call of the loop inside the window, with the gradient sample at that moment."""
-
-    op: Op
-    after: int  # micro-batches of the window that had run
-    own: bool = True  # the call was made on this optimizer
-    scaler: int = 1  # which GradScaler was called
-    limit: float | None = None
-    norm: Deferred | None = None
-    sample: Deferred | None = None
-    covers_all: bool = False  # a clip of every parameter of the optimizer
-
-    def resolve(self, after_backward: Deferred | None, tolerance: float) -> Event:
-        """The wire record; its factor is relative to the sample after the last backward."""
-        event = Event(self.op, self.after, self.own, self.scaler, self.limit, _value(self.norm))
-        if self.sample is not None and after_backward is not None:
-            factor = gradient_probe.common_factor(
-                after_backward.values(), self.sample.values(), tolerance
-            )
-            event.factor = factor if isinstance(factor, float) else None
-        return event
-
-
-@dataclass
-class OpenScaler:
-    """The GradScaler at the step."""
-
-    ordinal: int
-    scale: Deferred | None
-    tracker: Deferred | None
-    loaded: bool = False  # its state was loaded from a checkpoint
-
-    def resolve(self) -> Scaler:
-        """The wire record."""
-        tracker = _value(self.tracker)
-        steps = None if tracker is None else round(tracker)
-        return Scaler(self.ordinal, _value(self.scale), steps, self.loaded)
-
-
-class OpenReplaced(NamedTuple):
-    """An earlier optimizer of the same parameters."""
-
-    optimizer: int
-    steps: int
-    scaler: OpenScaler | None
-
-    def resolve(self) -> Replaced:
-        """The wire record."""
-        scaler = None if self.scaler is None else self.scaler.resolve()
-        return Replaced(self.optimizer, self.steps, scaler)
 
 
 @dataclass
@@ -297,10 +249,10 @@ class OpenStep:
         record.half_precision = half
         last = self.last_sample()
         record.events = [event.resolve(last, tolerance) for event in self.events]
-        record.grad_scale = _value(self.grad_scale)
+        record.grad_scale = value_of(self.grad_scale)
         record.scaler = None if self.scaler is None else self.scaler.resolve()
         record.replaced = None if self.replaced is None else self.replaced.resolve()
-        record.skipped = record.skipped or bool(_value(self.found_inf))
+        record.skipped = record.skipped or bool(value_of(self.found_inf))
         if record.pipeline:
             self._measure_rescaling(record, tolerance)
         self._note_combined_in_step(record)
@@ -524,7 +476,7 @@ class OpenStep:
 
 
 def _digits(value: float) -> float:
-    """Four digits: shares of a sum are all that is made of it."""
+    """Four digits are enough for shares of a sum."""
     return float(f"{value:.4g}")
 
 

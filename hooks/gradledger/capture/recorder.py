@@ -49,8 +49,8 @@ from gradledger.capture.autograd_grad import GradCalls
 from gradledger.capture.backwards import Backwards, as_roots, as_sequence
 from gradledger.capture.code.script_sources import ScriptSources
 from gradledger.capture.isolation import isolated, never_compile, skip_in_stacklevel
+from gradledger.capture.open_parts import OpenUpdate
 from gradledger.capture.open_records import OpenMicroBatch, OpenStep
-from gradledger.capture.open_update import OpenUpdate
 from gradledger.capture.optimizer_rounds import OptimizerRounds, SkippedRounds
 from gradledger.capture.step_sampling import StepSampler
 from gradledger.capture.updates_by_hand import GONE, UpdatesByHand
@@ -133,12 +133,10 @@ class Recorder:
             return
         self._step_sampler.start_clock()
         self._backward = Patch(torch.autograd, "backward", self._wrap_backward)
-        self._patches.append(self._backward)
-        self._patches.append(Patch(torch.autograd, "grad", self._wrap_grad))
+        self._patches += [self._backward, Patch(torch.autograd, "grad", self._wrap_grad)]
         self._patches.append(Patch(Optimizer, "__init__", self._wrap_init))
-        before, after = self._step_hook(self._before_step), self._step_hook(self._after_step)
-        self._handles.append(register_optimizer_step_pre_hook(before))
-        self._handles.append(register_optimizer_step_post_hook(after))
+        self._handles.append(register_optimizer_step_pre_hook(self._step_hook(self._before_step)))
+        self._handles.append(register_optimizer_step_post_hook(self._step_hook(self._after_step)))
         self._notify("install")
         if self._skipped is not None:  # the hooks were removed while steps were skipped
             self._start_skipping(self._skipped)
@@ -414,10 +412,7 @@ class Recorder:
         if running is not None and not window.stepping and not unmeasured:
             window.add_micro_batch(running, runs=True)  # from a hook inside backward
             window.counted_number = running.number
-        index = self.windows.index_of(window)
-        replaced = None if window.steps or window.by_hand else self.windows.replaced_by(window)
-        step = window.close(index, time())
-        step.replaced = replaced
+        step = window.close(self.windows.index_of(window), time())
         step.facts, step.update = self._observers.facts, update
         if update is not None and not update.untouched:
             step.missing["norm"] = GONE

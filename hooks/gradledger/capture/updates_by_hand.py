@@ -30,9 +30,9 @@ import torch
 from gradledger.capture import gradient_probe
 from gradledger.capture.async_copy import Deferred
 from gradledger.capture.isolation import is_plain, local_part
+from gradledger.capture.open_parts import OpenUpdate
 from gradledger.capture.open_records import CountedMicroBatch, OpenMicroBatch
 from gradledger.capture.open_terms import HALF
-from gradledger.capture.open_update import OpenUpdate
 
 if TYPE_CHECKING:
     from gradledger.capture.windows import OpenWindows, OptimizerWindow

@@ -47,14 +47,8 @@ from gradledger.capture.backwards import Backwards, is_alive
 from gradledger.capture.code.call_sites import CalledFrom
 from gradledger.capture.gradient_probe import GradientProbe, copy_coordinates
 from gradledger.capture.isolation import is_abstract, is_plain, local_part
-from gradledger.capture.open_records import (
-    CountedMicroBatch,
-    OpenEvent,
-    OpenMicroBatch,
-    OpenReplaced,
-    OpenScaler,
-    OpenStep,
-)
+from gradledger.capture.open_parts import OpenEvent
+from gradledger.capture.open_records import CountedMicroBatch, OpenMicroBatch, OpenStep
 from gradledger.records import Op
 
 PROBED_PARAMETERS = 4
@@ -71,7 +65,6 @@ MAX_OPEN_MICRO_BATCHES = 4096
 MAX_OPEN_EVENTS = 512
 # Backwards that are reported if no step follows them: more than these, and times a usual window.
 LEFT_OPEN, TIMES_USUAL = 64, 8
-MOST_REPLACED = 8  # earlier optimizers that a new one may replace
 
 
 class _DroppedOptimizer(NamedTuple):
@@ -79,8 +72,6 @@ class _DroppedOptimizer(NamedTuple):
 
     name: str
     steps: int
-    first_parameter: weakref.ref[Any] | None
-    last_scaler: OpenScaler | None
 
 
 class OptimizerWindow:
@@ -88,8 +79,6 @@ class OptimizerWindow:
 
     def __init__(self, optimizer: Any) -> None:
         self._optimizer = weakref.ref(optimizer, self._release)
-        self.first_parameter: weakref.ref[Any] | None = None  # known from the first step on
-        self.last_scaler: OpenScaler | None = None  # the GradScaler at the last step
         self.name = type(optimizer).__name__
         self.index: int | None = None  # assigned at the first step, the same on every rank
         self.steps = 0
@@ -351,22 +340,6 @@ class OpenWindows:
             self._numbered.append(window)
         return window.index
 
-    def replaced_by(self, window: OptimizerWindow) -> OpenReplaced | None:
-        """The optimizer that stepped the same parameters before this one's first step.
-
-        Only the last few are looked at: a process may create hundreds.
-        """
-        own = next(iter(window.parameters()), None)
-        if own is None:
-            return None
-        window.first_parameter = weakref.ref(own)
-        earlier = list(enumerate(self._numbered))[-MOST_REPLACED - 1 :]
-        for index, other in reversed(earlier):
-            first = None if other is window else other.first_parameter
-            if first is not None and first() is own and other.steps:
-                return OpenReplaced(index, other.steps, other.last_scaler)
-        return None
-
     def add_event(self, op: Op, optimizer: Any = None, scaler: int = 1) -> None:
         """Note a call of the loop in every open window of this thread.
 
@@ -515,9 +488,7 @@ class OpenWindows:
             if window.optimizer is None:
                 del self._by_optimizer[key]
                 if window.index is not None:
-                    self._numbered[window.index] = _DroppedOptimizer(
-                        window.name, window.steps, window.first_parameter, window.last_scaler
-                    )
+                    self._numbered[window.index] = _DroppedOptimizer(window.name, window.steps)
 
 
 def has_closure(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

@@ -14,7 +14,8 @@ from torch.nn.utils import clip_grad
 
 from gradledger.capture.async_copy import Deferred
 from gradledger.capture.isolation import is_plain, local_part
-from gradledger.capture.open_records import OpenEvent, OpenStep
+from gradledger.capture.open_parts import OpenEvent
+from gradledger.capture.open_records import OpenStep
 from gradledger.observers.base import Observer
 
 if TYPE_CHECKING:

@@ -15,7 +15,8 @@ import torch
 
 from gradledger.capture.async_copy import Deferred
 from gradledger.capture.isolation import is_plain
-from gradledger.capture.open_records import OpenMicroBatch, OpenScaler, OpenStep
+from gradledger.capture.open_parts import OpenScaler
+from gradledger.capture.open_records import OpenMicroBatch, OpenStep
 from gradledger.observers.base import Observer
 from gradledger.records import Op
 
@@ -148,7 +149,7 @@ class GradScalerCalls(Observer):
         scaler = self._thread.stepping
         if scaler is not None and scaler._scale is not None:
             tracker = scaler._growth_tracker
-            step.scaler = window.last_scaler = OpenScaler(
+            step.scaler = OpenScaler(
                 self._ordinal_of(scaler),
                 Deferred(scaler._scale, volatile=True),
                 None if tracker is None else Deferred(tracker, volatile=True),

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from torch.optim import lr_scheduler
 from torch.optim.lr_scheduler import LRScheduler
 
-from gradledger.capture.open_records import OpenEvent, OpenStep
+from gradledger.capture.open_parts import OpenEvent
+from gradledger.capture.open_records import OpenStep
 from gradledger.observers.base import Observer
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from gradledger.records import CodeRole
 FIRST_WINDOWS = 4  # of each optimizer, in which calls are located
 MOST_CALLS = 512  # of each optimizer: a loop that never steps stays in its first window
 MOST_LOCATIONS = 32  # of each optimizer
-MOST_SIZES = 16  # numbers of micro-batches that are told apart
+MOST_SIZES = 16  # different numbers of micro-batches in a window
 MOST_FRAMES = 200
 MOST_CALLERS = 2  # functions of the script around a call
 

@@ -168,13 +168,13 @@ def _statements(tree: ast.AST) -> list[ast.stmt]:
     body = getattr(tree, "body", [])
     if isinstance(tree, ast.Module) and len(body) == 1 and isinstance(body[0], _FUNCTIONS):
         body = body[0].body  # the source of one function
-    found: list[ast.stmt] = []
+    statements: list[ast.stmt] = []
     for statement in body:
         if isinstance(statement, (*_FUNCTIONS, ast.ClassDef)):
             continue
-        found.append(statement)
+        statements.append(statement)
         for name in ("body", "orelse", "finalbody"):
             inner = getattr(statement, name, None)
             if inner and not isinstance(statement, _FUNCTIONS):
-                found += _statements(ast.Module(inner, []))
-    return sorted(found, key=lambda each: each.lineno)
+                statements += _statements(ast.Module(inner, []))
+    return sorted(statements, key=lambda each: each.lineno)

@@ -32,7 +32,7 @@ from gradledger.capture.layers.parameter_names import (
 from gradledger.records import Unheld
 from gradledger.torch_version import at_least
 
-LOOKED_AT = (3, 10, 30)  # steps of an optimizer
+COMPARED_AT = (3, 10, 30)  # steps of an optimizer
 MOST_NAMED = 64  # in a record
 COORDINATES = 4  # of each of these
 FEWEST_LISTED = 2  # modules in a container: one alone may be hidden in it on purpose
@@ -44,7 +44,7 @@ class _Candidate(NamedTuple):
     listed: bool  # in a container that PyTorch does not register
 
 
-class _Look(NamedTuple):
+class _Observation(NamedTuple):
     """What one step found: the parameters, marks of their gradients, and a few values of each."""
 
     parameters: list[TensorWeakRef]
@@ -72,18 +72,18 @@ class OpenUnheld(NamedTuple):
         """The wire record: those whose values have not changed; None if all have."""
         if self.before is None:
             return None
-        before, now, start, kept = self.before.values(), self.now.values(), 0, list[int]()
+        before, now, start, unchanged = self.before.values(), self.now.values(), 0, list[int]()
         for index, count in enumerate(self.counts):
             end = start + count
-            kept += [index] if count and before[start:end] == now[start:end] else []
+            unchanged += [index] if count and before[start:end] == now[start:end] else []
             start = end
-        if not kept:
+        if not unchanged:
             return None
         return Unheld(
-            count=len(kept) + self.more,
-            elements=float(sum(self.sizes[index] for index in kept)),
-            names=[self.names[index] for index in kept],
-            listed=[position for position, index in enumerate(kept) if self.listed[index]],
+            count=len(unchanged) + self.more,
+            elements=float(sum(self.sizes[index] for index in unchanged)),
+            names=[self.names[index] for index in unchanged],
+            listed=[position for position, index in enumerate(unchanged) if self.listed[index]],
         )
 
 
@@ -91,29 +91,32 @@ class UnheldParameters:
     """The search, for all optimizers of a process."""
 
     def __init__(self) -> None:
-        self._looks: WeakKeyDictionary[Any, _Look] = WeakKeyDictionary()  # by window
+        self._earlier: WeakKeyDictionary[Any, _Observation] = WeakKeyDictionary()  # by window
         self._searched = False
 
-    def look(self, window: Any, windows: Any) -> OpenUnheld | None:
+    def compare(self, window: Any, windows: Any) -> OpenUnheld | None:
         """The parameters that no optimizer holds, as they are now and at the look before."""
-        earlier = self._looks.pop(window, None)
-        found = list(self._candidates(window, windows))
-        if found and earlier is not None:
+        earlier = self._earlier.pop(window, None)
+        candidates = list(self._candidates(window, windows))
+        if candidates and earlier is not None:
             held = self._held_by_unknown()
-            found = [each for each in found if id(each.parameter) not in held]
-        named = found[:MOST_NAMED]
+            candidates = [each for each in candidates if id(each.parameter) not in held]
+        named = candidates[:MOST_NAMED]
         parameters = [each.parameter for each in named]
+        if len({parameter.device for parameter in parameters}) > 1:
+            return None  # their values would have to be copied apart
         values, counts = gradient_probe.copy_each(parameters, COORDINATES)
         if values is None:
             return None
-        look = _Look(list(map(TensorWeakRef, parameters)), _marks(parameters), values, counts)
-        self._looks[window] = look
-        comparable = earlier is not None and _is_comparable(earlier, look)
+        references = list(map(TensorWeakRef, parameters))
+        latest = _Observation(references, _marks(parameters), values, counts)
+        self._earlier[window] = latest
+        comparable = earlier is not None and _is_comparable(earlier, latest)
         return OpenUnheld(
             [each.name for each in named],
             [each.listed for each in named],
             [each.parameter.numel() for each in named],
-            len(found) - len(named),
+            len(candidates) - len(named),
             values,
             counts,
             earlier.values if comparable and earlier is not None else None,
@@ -159,9 +162,12 @@ def _marks(parameters: list[Any]) -> list[tuple[int, int]]:
     return [(id(p.grad), p.grad._version) for p in parameters]
 
 
-def _is_comparable(earlier: _Look, now: _Look) -> bool:
+def _is_comparable(earlier: _Observation, now: _Observation) -> bool:
     """Whether both looks found the same parameters, and a backward has reached each since."""
-    same = [a() for a in earlier.parameters] == [b() for b in now.parameters]
+    if len(earlier.parameters) != len(now.parameters):
+        return False
+    pairs = zip(earlier.parameters, now.parameters, strict=True)
+    same = all(a() is b() for a, b in pairs)  # == would compare their elements
     return same and all(a != b for a, b in zip(earlier.marks, now.marks, strict=True))
 
 

@@ -26,20 +26,27 @@ MOST_ELEMENTS = 2**22  # a loss over more is not computed again: it may take mem
 _ABOVE_LOSSES = ADDITIONS | JOINS | RESHAPES | SCALINGS | frozenset(REDUCTIONS)
 
 
-def has_missing_input(root: Any) -> bool:
-    """Whether something without a gradient is added to the losses below ``root``."""
-    queue, visited = [root], {root}
-    while queue and len(visited) <= MOST_NODES:
+def only_numbers_are_added(root: Any, losses: list[LossNode]) -> bool:
+    """Whether something is added to these losses below ``root``, none of which has a gradient.
+
+    Not if anything else that has one is added to them: how large that is, is not known.
+    """
+    ends = {loss.node for loss in losses}
+    queue, visited, missing = [root], {root}, False
+    while queue:
         node = queue.pop()
+        if node in ends:
+            continue
         name = node.name()
+        if name not in _ABOVE_LOSSES or len(visited) > MOST_NODES:
+            return False
         for below, _ in node.next_functions:
             if below is None:
-                if name in ADDITIONS or name in JOINS:
-                    return True
-            elif below not in visited and below.name() in _ABOVE_LOSSES:
+                missing = missing or name in ADDITIONS or name in JOINS
+            elif below not in visited:
                 visited.add(below)
                 queue.append(below)
-    return False
+    return missing
 
 
 def value_of(loss: LossNode) -> Deferred | None:

@@ -28,6 +28,7 @@ MOST_ENTRIES = 20_000  # files of a repository
 MOST_HASHED = 64  # files of the same size and another time
 MOST_BYTES = 2**24  # of each
 YIELD_EVERY = 256  # files, after which other threads run
+MOST_SECONDS = 1.0  # on a slow network file system, it is not known
 _HEADER = struct.Struct(">4sLL")
 _ENTRY = struct.Struct(">10L20sH")
 _ASSUME_VALID, _EXTENDED, _STAGE = 0x8000, 0x4000, 0x3000
@@ -49,6 +50,12 @@ class _Entry(NamedTuple):
 class _Index(NamedTuple):
     entries: list[_Entry]
     tree: bytes | None  # that a commit of it would have, if git has noted it
+    written: tuple[int, int] = (0, 0)  # when
+
+    @property
+    def stores_as_is(self) -> bool:
+        """Whether no attributes make git convert files before it stores them."""
+        return not any(e.path.rpartition(b"/")[2] == b".gitattributes" for e in self.entries)
 
 
 @lru_cache(maxsize=1)
@@ -69,10 +76,11 @@ def dirty() -> str | None:
 def changed_files(root: Path, git: Path) -> list[str] | None:
     """The files of a work tree that its commit does not hold like this; None if not known."""
     try:
-        index = _read_index((git / "index").read_bytes())
+        path = git / "index"
+        index = _read_index(path.read_bytes())
         if index is None or len(index.entries) > MOST_ENTRIES or _is_unusual(git):
             return None
-        changed = _changed_since_index(root, index.entries)
+        changed = _changed_since_index(root, index._replace(written=_time_of(path.stat())))
         if changed or changed is None:
             return changed
         return _changed_since_commit(git, index)
@@ -84,7 +92,8 @@ def _is_unusual(git: Path) -> bool:
     """Whether object names are no SHA-1, or files are filtered before they are stored (LFS)."""
     common = _common(git)
     config = (common / "config").read_text(errors="replace").lower()
-    return "objectformat" in config or '[filter "' in config
+    attributes = common / "info" / "attributes"
+    return "objectformat" in config or '[filter "' in config or attributes.is_file()
 
 
 def _common(git: Path) -> Path:
@@ -125,12 +134,12 @@ def _read_index(data: bytes) -> _Index | None:
         entries.append(_Entry(path, fields[6], fields[2:4], fields[9], fields[10], ignored))
     if count > MOST_ENTRIES:
         return _Index(entries, None)
-    tree, known = None, True
+    tree, is_whole = None, True
     for name, body in _extensions(data, position):
         if name == b"TREE":
             tree = _root_tree(body)
-        known = known and name not in (b"link", b"sdir")
-    return _Index(entries, tree) if known else None
+        is_whole = is_whole and name not in (b"link", b"sdir")
+    return _Index(entries, tree) if is_whole else None
 
 
 def _varint(data: bytes, position: int) -> tuple[int, int]:
@@ -158,12 +167,14 @@ def _root_tree(body: bytes) -> bytes | None:
 # ---------------------------------------------------------------------- the files
 
 
-def _changed_since_index(root: Path, entries: list[_Entry]) -> list[str] | None:
+def _changed_since_index(root: Path, index: _Index) -> list[str] | None:
     changed, hashed = [], 0
-    folder = os.fsencode(root)
-    for number, entry in enumerate(entries):
+    folder, end = os.fsencode(root), time.monotonic() + MOST_SECONDS
+    for number, entry in enumerate(index.entries):
         if number % YIELD_EVERY == 0:
             time.sleep(0)
+            if time.monotonic() > end:
+                return None
         if entry.ignored or entry.mode == _SUBMODULE:
             continue
         path = os.path.join(folder, entry.path)
@@ -172,15 +183,27 @@ def _changed_since_index(root: Path, entries: list[_Entry]) -> list[str] | None:
         except FileNotFoundError:
             changed.append(entry)
             continue
-        if now.st_size & 0xFFFFFFFF != entry.size:
+        if entry.size and now.st_size & 0xFFFFFFFF != entry.size:
             changed.append(entry)
-        elif _time_of(now) != entry.modified:
+        elif not _is_unchanged(entry, now, index.written):
             hashed += 1
             if hashed > MOST_HASHED or now.st_size > MOST_BYTES:
                 return None
-            if _blob_of(path, now) != entry.blob:
+            content = _content_of(path, now)
+            if _blob_of(content) != entry.blob:
+                if b"\r\n" in content or not index.stores_as_is:
+                    return None  # git may have converted it before it was stored
                 changed.append(entry)
     return [os.fsdecode(entry.path) for entry in changed]
+
+
+def _is_unchanged(entry: _Entry, now: os.stat_result, written: tuple[int, int]) -> bool:
+    """Whether size and time prove it.
+
+    Not if the file was written as late as the index: then git notes the size 0, or nothing.
+    """
+    proves = entry.modified < written and now.st_size & 0xFFFFFFFF == entry.size
+    return proves and _time_of(now) == entry.modified
 
 
 def _time_of(now: os.stat_result) -> tuple[int, int]:
@@ -188,13 +211,15 @@ def _time_of(now: os.stat_result) -> tuple[int, int]:
     return seconds & 0xFFFFFFFF, nanoseconds
 
 
-def _blob_of(path: bytes, now: os.stat_result) -> bytes:
-    """The object name that git would give the content."""
+def _content_of(path: bytes, now: os.stat_result) -> bytes:
     if stat.S_ISLNK(now.st_mode):
-        content = os.readlink(path)
-    else:
-        with open(path, "rb") as file:
-            content = file.read()
+        return os.readlink(path)
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def _blob_of(content: bytes) -> bytes:
+    """The object name that git would give the content."""
     return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).digest()
 
 

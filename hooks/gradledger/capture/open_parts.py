@@ -1,0 +1,104 @@
+"""Parts of an open window besides its micro-batches, as the training thread observed them.
+
+Calls of the loop, the GradScaler, an earlier optimizer, an update that no optimizer made.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from gradledger.capture import gradient_probe
+from gradledger.capture.async_copy import Deferred
+from gradledger.records import Event, LeftOpen, Op, Replaced, Scaler, StepRecord
+
+NO_STEP = "the process ended before a step followed the backwards"
+
+
+def value_of(item: Deferred | None) -> float | None:
+    """The value, if it is measured."""
+    return None if item is None else item.value()
+
+
+@dataclass
+class OpenEvent:
+    """One call of the loop inside the window, with the gradient sample at that moment."""
+
+    op: Op
+    after: int  # micro-batches of the window that had run
+    own: bool = True  # the call was made on this optimizer
+    scaler: int = 1  # which GradScaler was called
+    limit: float | None = None
+    norm: Deferred | None = None
+    sample: Deferred | None = None
+    covers_all: bool = False  # a clip of every parameter of the optimizer
+
+    def resolve(self, after_backward: Deferred | None, tolerance: float) -> Event:
+        """The wire record; its factor is relative to the sample after the last backward."""
+        event = Event(self.op, self.after, self.own, self.scaler, self.limit, value_of(self.norm))
+        if self.sample is not None and after_backward is not None:
+            factor = gradient_probe.common_factor(
+                after_backward.values(), self.sample.values(), tolerance
+            )
+            event.factor = factor if isinstance(factor, float) else None
+        return event
+
+
+@dataclass
+class OpenScaler:
+    """The GradScaler at the step."""
+
+    ordinal: int
+    scale: Deferred | None
+    tracker: Deferred | None
+    loaded: bool = False  # its state was loaded from a checkpoint
+
+    def resolve(self) -> Scaler:
+        """The wire record."""
+        tracker = value_of(self.tracker)
+        steps = None if tracker is None else round(tracker)
+        return Scaler(self.ordinal, value_of(self.scale), steps, self.loaded)
+
+
+class OpenReplaced(NamedTuple):
+    """An earlier optimizer of the same parameters."""
+
+    optimizer: int
+    steps: int
+    scaler: OpenScaler | None
+
+    def resolve(self) -> Replaced:
+        """The wire record."""
+        scaler = None if self.scaler is None else self.scaler.resolve()
+        return Replaced(self.optimizer, self.steps, scaler)
+
+
+@dataclass
+class OpenUpdate:
+    """What an update did: samples of the parameters before and after it, and of the gradients."""
+
+    parameters_before: Deferred | None
+    parameters_after: Deferred | None
+    gradient: Deferred | None  # as the update found it; None if that is not known
+    untouched: bool  # the gradients themselves are still there
+    precision: float  # of the parameters' dtype, relative
+
+
+def left_open_record(step: Any) -> StepRecord:
+    """The record of an ``OpenStep`` that is none: the process ended, and no step was taken."""
+    values = [counted.micro_batch.loss for counted in step.micro_batches]
+    losses = [None if value is None else value.value() for value in values]
+    norms = [event.norm.value() for event in step.events if event.norm is not None]
+    left_open = LeftOpen(
+        backwards=len(losses),
+        zeroed=sum(bool(counted.was_fresh()) for counted in step.micro_batches[1:]),
+        nonfinite=sum(not math.isfinite(loss or 0.0) for loss in losses),
+        scaled=sum(counted.micro_batch.scale is not None for counted in step.micro_batches),
+        norms=len(norms),
+        nonfinite_norms=sum(not math.isfinite(norm or 0.0) for norm in norms),
+    )
+    record = StepRecord(step.optimizer, step.step, step.time, left_open=left_open)
+    record.skipped, record.code = True, step.code()
+    record.missing = dict.fromkeys(("post_factor", *step.facts), NO_STEP)
+    return record
