@@ -106,8 +106,8 @@ def _status(outcomes: Mapping[str, Outcome], required: Set[str]) -> Status:
 
 def _reason(status: Status, outcomes: Mapping[str, Outcome], required: Set[str]) -> str:
     if status == "finding":
-        found = {rule: o.reason for rule, o in outcomes.items() if o.status == status}
-        return ", ".join(f"{rule}: {text}" if text else rule for rule, text in found.items())
+        texts = {rule: o.reason for rule, o in outcomes.items() if o.status == status}
+        return ", ".join(f"{rule}: {text}" if text else rule for rule, text in texts.items())
     if status == "ok":  # what a rule states of it: which objectives it judged
         reasons = (o.reason for o in outcomes.values() if o.status == "ok" and o.reason)
         return "; ".join(dict.fromkeys(reasons))

@@ -65,8 +65,8 @@ class RuleOutcomes:
         """What coverage and the decision tree state of the rule."""
         if self.strongest is None or self.strongest.status != "finding":
             return self.strongest
-        found = self._finding_with_text()
-        return self.strongest if found is None else Outcome("finding", severity=found.severity)
+        finding = self._finding_with_text()
+        return self.strongest if finding is None else Outcome("finding", severity=finding.severity)
 
     def finding(self) -> Finding | None:
         """The finding up to now; None where the rule has none."""

@@ -39,7 +39,7 @@ from gradledger_monitor.model.ranks import manual_all_reduce
 from gradledger_monitor.model.ranks.manual_all_reduce import ManualAllReduce
 from gradledger_monitor.model.ranks.topology import data_group, members, rescaled_later
 from gradledger_monitor.model.token_ledger import Ledger, total
-from gradledger_monitor.model.unmeasured import why_unmeasured
+from gradledger_monitor.model.unmeasured import NO_BACKWARD, why_unmeasured
 
 CLIP_CALLS = ("clip_norm", "clip_value")
 
@@ -197,9 +197,8 @@ class StepFacts:
     @property
     def optimizer_label(self) -> str:
         """The same, with its number if there are several: ``Optimizer 2 (AdamW)``."""
-        if len(self.run.optimizers) < 2:
-            return self.optimizer_name
-        return f"Optimizer {self.optimizer + 1} ({self.optimizer_name})"
+        several, name = len(self.run.optimizers) > 1, self.optimizer_name
+        return f"Optimizer {self.optimizer + 1} ({name})" if several else name
 
     # ------------------------------------------------------------------ the effective batch
 
@@ -237,19 +236,12 @@ class StepFacts:
         """Why this window has no ledger, or None. Weights are compared among the ranks that sent
         their record; without all ranks, their sum is not known: see ``factor_unmeasured``."""
         for rank, record in self.records.items():
-            reason = self._never_reached(record) or why_unmeasured(
-                record, self.applied_by_rank[rank], self.all_reduce
-            )
+            reason = why_unmeasured(record, self.applied_by_rank[rank], self.all_reduce)
+            if reason == NO_BACKWARD and record.trainable and len(self.run.optimizers) > 1:
+                reason = f"no backward reached the parameters of {self.optimizer_label}"
             if reason:
                 return reason if self.run.world_size == 1 else f"rank {rank}: {reason}"
         return None
-
-    def _never_reached(self, record: StepRecord) -> str | None:
-        """One of several optimizers steps although none of its parameters has a gradient."""
-        if record.trainable is None or record.skipped or len(self.run.optimizers) < 2:
-            return None
-        label = f"optimizer {self.optimizer + 1} ({self.optimizer_name})"
-        return f"no backward reached the parameters of {label}"
 
     def _factor_unmeasured(self) -> str | None:
         """Why absolute weights, and so the balance, are not known; relative ones may be."""

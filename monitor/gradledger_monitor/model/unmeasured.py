@@ -8,6 +8,8 @@ from gradledger_monitor.ingest.schema import StepRecord
 from gradledger_monitor.model.loss_names import IndexedMicroBatches
 from gradledger_monitor.model.ranks.manual_all_reduce import UNSEEN, ManualAllReduce
 
+NO_BACKWARD = "no backward was seen in this window"
+
 
 def why_unmeasured(
     record: StepRecord, applied: IndexedMicroBatches, all_reduce: ManualAllReduce | None
@@ -16,7 +18,7 @@ def why_unmeasured(
     if record.skipped:
         return "the GradScaler skipped this step"
     if not record.micro_batches:
-        return "no backward was seen in this window"
+        return NO_BACKWARD
     unknown = record.post_factor is None and record.step_size is None
     if len(applied) < len(record.micro_batches) and unknown:
         return "gradients were moved between micro-batches"

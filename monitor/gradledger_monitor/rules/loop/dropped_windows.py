@@ -91,7 +91,6 @@ class DroppedWindows(Rule):
             of=len(self._last),
         )
 
-
     def _without_backward(self, facts: StepFacts) -> Outcome:
         """Batches that were drawn, and that no backward followed."""
         drawn, backwards = facts.record.batches, len(facts.record.micro_batches)

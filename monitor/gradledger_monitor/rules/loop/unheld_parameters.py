@@ -66,7 +66,7 @@ class UnheldParameters(Rule):
             if record.layers is None:
                 return not_applicable("looked for at steps 10 and 30")
             return OK
-        replaced = _orphans(record)
+        replaced = _in_no_model(record)
         severity: Severity = "warning" if unheld.listed or replaced else "info"
         return finding(
             severity,
@@ -82,7 +82,7 @@ class UnheldParameters(Rule):
         )
 
 
-def _orphans(record: StepRecord) -> list[str]:
+def _in_no_model(record: StepRecord) -> list[str]:
     """Parameters that the optimizer holds, that are in no model, and that get no gradient."""
     layers = record.layers
     if layers is None:

@@ -81,9 +81,9 @@ class PartWithoutGradient(Rule):
             return NONE
         if len(self._parts) < self.needed:
             return not_measured(f"needs {counted(self.needed, 'micro-batch')}")
-        return self._judge()
+        return self._compare()
 
-    def _judge(self) -> Outcome:
+    def _compare(self) -> Outcome:
         parts = [part for part, _ in self._parts]
         losses = [abs(loss) for _, loss in self._parts]
         usual = median(losses)

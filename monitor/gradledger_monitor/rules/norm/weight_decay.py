@@ -167,7 +167,7 @@ class _Forces(NamedTuple):
 
 
 def _forces(layers: Sequence[Layer], decoupled: bool) -> _Forces | None:
-    known = [
+    measured = [
         (layer, other)
         for layer in layers
         if layer.decay
@@ -175,12 +175,12 @@ def _forces(layers: Sequence[Layer], decoupled: bool) -> _Forces | None:
         and (other := layer.update if decoupled else layer.gradient) is not None
         and math.isfinite(other)
     ]
-    if not known:
+    if not measured:
         return None
-    parameters = [(layer.size, layer.parameter or 0.0, layer.decay) for layer, _ in known]
+    parameters = [(layer.size, layer.parameter or 0.0, layer.decay) for layer, _ in measured]
     return _Forces(
         math.sqrt(sum(n * (d * p) ** 2 for n, p, d in parameters)),
-        math.sqrt(sum(layer.size * other**2 for layer, other in known)),
+        math.sqrt(sum(layer.size * other**2 for layer, other in measured)),
         math.sqrt(sum(n * p * p for n, p, _ in parameters)),
         max(d for _, _, d in parameters),
     )

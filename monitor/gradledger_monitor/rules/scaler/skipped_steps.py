@@ -116,7 +116,7 @@ class SkippedSteps(Rule):
                 "loss scale changes: look at the loss and its data."
             )
         else:
-            where = "The loss was NaN at none of the skipped steps: gradients overflow in fp16."
+            where = "No loss that was recorded at the skipped steps is NaN."
         if not self._calibrating:
             return where
         steps = counted(self._calibrating, "first step")

@@ -38,7 +38,7 @@ class TwoScalers(Rule):
 
     **When it is silent**
 
-    A scaler for each optimizer, each with backwards of its own (a GAN); a new scaler from one
+    A scaler for each optimizer, each of which has its own backwards (a GAN); a new scaler from one
     window to the next (another rule).
 
     **Incidents**
