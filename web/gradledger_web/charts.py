@@ -107,7 +107,7 @@ RUN_CHARTS: tuple[Chart, ...] = (
             Series("loss_reported", "reported", VERMILION),
             Series("loss_token", "token-weighted", BLUE, "token-weighted loss", "dash"),
         ),
-        rules=("reduction.*", "eval.*", "run.*", "data.*"),
+        rules=("loss.*", "reduction.*", "eval.*", "run.*", "data.*"),
         always=True,
     ),
     Chart(

@@ -111,8 +111,11 @@ _CORRECT_VALUES = {"misallocation": 0.0, "misallocation_recent": 0.0, "balance":
 
 
 def facts(evidence: dict[str, Any]) -> list[Fact]:
-    """Evidence as labelled texts, in the order of the rule."""
-    return [_fact(key, value) for key, value in evidence.items() if value is not None]
+    """Evidence as labelled texts, in the order of the rule.
+
+    What changed at the onset is left out: the summary states it.
+    """
+    return [_fact(k, v) for k, v in evidence.items() if v is not None and k != "changed"]
 
 
 def headline(evidence: dict[str, Any]) -> list[Fact]:

@@ -10,6 +10,7 @@ import jinja2
 from markupsafe import Markup
 
 from gradledger_monitor.model.code.frames import code_frames, frame_text
+from gradledger_monitor.model.findings import fix_title
 from gradledger_web import assets, formatting, glossary, progress
 from gradledger_web.runs import columns
 
@@ -31,6 +32,7 @@ _FILTERS = (
     formatting.sentence,
     formatting.segment,
     glossary.facts,
+    fix_title,
     glossary.headline,
     columns.config_text,
     formatting.duration,

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from gradledger_monitor.gate.result import CheckedRun, Gate, root_findings
 from gradledger_monitor.model.code.locations import in_repository
-from gradledger_monitor.model.findings import Finding
+from gradledger_monitor.model.findings import Finding, fix_title
 
 _COMMANDS = {"error": "error", "warning": "warning", "info": "notice"}
 
@@ -32,7 +32,7 @@ def _position(finding: Finding, script: str) -> str:
 
 
 def _fix(finding: Finding) -> str:
-    return f"\n\nFix:\n{finding.fix.strip()}" if finding.fix else ""
+    return f"\n\n{fix_title(finding.fix)}:\n{finding.fix.strip()}" if finding.fix else ""
 
 
 def _escaped(text: str) -> str:

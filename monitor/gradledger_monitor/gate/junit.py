@@ -10,7 +10,7 @@ from xml.etree import ElementTree as xml  # nosec B405
 from gradledger_monitor.common.sanitize import sanitize
 from gradledger_monitor.gate.result import CheckedRun, Gate
 from gradledger_monitor.model.code.frames import code_frames, frame_text
-from gradledger_monitor.model.findings import Finding
+from gradledger_monitor.model.findings import Finding, fix_title
 
 
 def junit(runs: list[CheckedRun], gate: Gate) -> str:
@@ -55,6 +55,6 @@ def _case(name: str, rule: str, coverage: str, findings: list[Finding], gate: Ga
 def text(finding: Finding) -> str:
     """A finding as a few lines of text."""
     steps = f"steps {finding.first_step} to {finding.last_step}"
-    fix = f"\n\nFix:\n{finding.fix.strip()}" if finding.fix else ""
+    fix = f"\n\n{fix_title(finding.fix)}:\n{finding.fix.strip()}" if finding.fix else ""
     code = "".join(f"\n\n{frame_text(frame)}" for frame in code_frames(finding.code))
     return f"{finding.severity}: {finding.title} ({steps})\n{finding.summary}{code}{fix}"

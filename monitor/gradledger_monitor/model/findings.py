@@ -78,6 +78,15 @@ class Finding:
     code: tuple[CodeLocation, ...] = ()
 
 
+FOR_THIS_LINE, GENERIC = "Fix of this line", "Generic fix"
+
+
+def fix_title(fix: str) -> str:
+    """The heading of a fix: whether it changes the script's own lines (a diff), or is an example
+    for any script."""
+    return FOR_THIS_LINE if fix.startswith("--- a/") else GENERIC
+
+
 @dataclass(frozen=True)
 class TreeNode:
     """One question of the decision tree, answered."""

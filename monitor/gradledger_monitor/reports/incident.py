@@ -14,6 +14,7 @@ from gradledger_monitor.reports.events import TimelineEvent, timeline
 from gradledger_monitor.reports.layers import layers_by_step
 from gradledger_monitor.reports.objectives import ObjectiveSummary, recent_objectives
 from gradledger_monitor.reports.topology import RunTopology, run_topology
+from gradledger_monitor.rules import circumstances
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.runs import checkpoints, event_queries, queries
 from gradledger_monitor.store.runs.queries import RunRow, UnknownRun
@@ -92,6 +93,17 @@ class Incident:
         return [
             (rule, reason) for rule, (status, _, reason) in coverage if status == "not_measured"
         ]
+
+    @property
+    def changed(self) -> str:
+        """What changed where the trouble began; "" if no finding is about a symptom.
+
+        The first bad step comes first, then the symptom that began first.
+        """
+        onset = [] if self.onset is None else [self.onset]
+        symptoms = sorted(self.evaluation.findings, key=lambda finding: finding.first_step)
+        changes = (f.evidence.get("changed") for f in [*onset, *symptoms] if f.severity != "info")
+        return circumstances.report_of(next(filter(None, changes), {}))
 
     @property
     def restart(self) -> str:

@@ -11,7 +11,7 @@ import gradledger
 from gradledger_monitor.common.json_floats import json_safe
 from gradledger_monitor.common.sanitize import sanitize
 from gradledger_monitor.model.code.frames import code_frames, frame_text
-from gradledger_monitor.model.findings import Finding
+from gradledger_monitor.model.findings import Finding, fix_title
 from gradledger_monitor.reports.incident import Cost, Incident
 from gradledger_monitor.reports.objectives import ObjectiveSummary
 from gradledger_monitor.reports.terminal import step_span
@@ -69,6 +69,7 @@ def as_json(incident: Incident) -> str:
     document |= {
         "name": run.name,
         "created": incident.created,
+        "changed": incident.changed,
         "first_bad_step": onset.first_step if onset else None,
         "last_good_checkpoint": _as_dict(incident.last_good),
         "restart": incident.restart,
@@ -159,6 +160,9 @@ def _markdown(incident: Incident) -> Iterator[str]:
     yield ""
     yield f"**{run.verdict.upper()}**: {_escaped(summary.sentence)}"
     yield ""
+    if incident.changed:
+        yield f"**What changed**: {_escaped(incident.changed)}"
+        yield ""
     size = f"{formatting.plural(run.steps, 'step')}, {formatting.plural(run.world_size, 'rank')}"
     yield f"Run `{run.id}`, {size}, {formatting.plural(run.tokens, 'token')}; started"
     yield f"{formatting.clock(run.started)}, last seen {formatting.clock(run.last_seen)}."
@@ -259,6 +263,7 @@ def _finding(finding: Finding) -> Iterator[str]:
         yield from ("", "````text", sanitize(text), "````")
     if finding.fix:
         fence = "`" * 4
+        yield from ("", f"{fix_title(finding.fix)}:")
         yield from ("", f"{fence}python", finding.fix.strip("\n"), fence)
 
 

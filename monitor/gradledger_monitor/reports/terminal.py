@@ -13,7 +13,13 @@ from rich.text import Text
 
 from gradledger_monitor.common.sanitize import printable, sanitize
 from gradledger_monitor.model.code.frames import code_frames, frame_text
-from gradledger_monitor.model.findings import Acknowledgement, EvaluationResult, Finding, TreeNode
+from gradledger_monitor.model.findings import (
+    Acknowledgement,
+    EvaluationResult,
+    Finding,
+    TreeNode,
+    fix_title,
+)
 from gradledger_monitor.rules.overrides import EVALUATED_WITH, OFF
 from gradledger_web import formatting, glossary, headline
 
@@ -84,7 +90,7 @@ def _details(finding: Finding) -> Iterator[Text]:
     for frame in code_frames(finding.code):
         yield Text(f"\n{frame_text(frame)}", style="cyan", no_wrap=True)
     if finding.fix:
-        yield Text("\nFix:", style="bold")
+        yield Text(f"\n{fix_title(finding.fix)}:", style="bold")
         yield Text(finding.fix.strip("\n"))
 
 
