@@ -663,7 +663,9 @@ def closed(sent: StepRecord) -> Closed:
 def test_a_window_is_remembered_with_its_balance_only_where_that_was_known() -> None:
     right = [term(10, 1 / 40), term(30, 1 / 40)]
     fair = closed(record(right))
-    assert fair._replace(balance=None) == Closed(2, None, 40.0, "fair", lr=0.1, step=1)
+    assert fair._replace(balance=None) == Closed(
+        2, None, 40.0, "fair", lr=0.1, step=1, loss=2.0, number=2
+    )
     assert fair.balance == pytest.approx(1.0)
     assert closed(record(right, post_factor=None))[:4] == (2, None, 40.0, "unmeasured")
     assert closed(record(right, skipped=True))[:4] == (2, None, None, "unmeasured")

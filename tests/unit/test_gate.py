@@ -128,6 +128,6 @@ def test_an_annotation_is_one_line() -> None:
     assert line.startswith(
         "::error file=src/train.py,title=reduction.token_weights_unequal%3A Weights differ%2C 50%25"
     )
-    assert line.endswith("::Line one%0Aline two, <b>100%25</b>%0A%0AFix:%0Aloss = ...")
+    assert line.endswith("::Line one%0Aline two, <b>100%25</b>%0A%0AGeneric fix:%0Aloss = ...")
     assert remark.startswith("::notice ")
     assert "\n" not in line

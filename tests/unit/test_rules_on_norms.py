@@ -39,8 +39,15 @@ def evaluation_of(course: RunHistory) -> EvaluationResult:
 
 
 def spike(*after: tuple[float, float], calm: RunHistory = CALM) -> Finding | None:
-    """The finding after sixty steady steps and these."""
-    return finding_of("norm.spike", [*calm, *after])
+    """The warning after sixty steady steps and these; a jump that ended is information."""
+    finding = finding_of("norm.spike", [*calm, *after])
+    return None if finding is None or finding.severity == "info" else finding
+
+
+def recovered(*after: tuple[float, float]) -> Finding | None:
+    """What is stated as information after the same steps."""
+    finding = finding_of("norm.spike", [*CALM, *after])
+    return finding if finding is not None and finding.severity == "info" else None
 
 
 def test_a_jump_that_takes_the_loss_along_is_reported_once_the_loss_has_stayed_up() -> None:
@@ -93,6 +100,32 @@ def test_jumps_that_are_not_reported_are_counted() -> None:
     answer = coverage_of("norm.spike", [*CALM, (20.0, 2.0), *CALM, (8.0, 2.0), *CALM])
     assert answer == "ok: 2 spikes, the largest 20x at step 61, recovered"
     assert coverage_of("norm.spike", CALM) == "ok: no spike in 60 recorded steps"
+
+
+def test_a_far_jump_that_ended_is_information_with_its_step_and_the_count() -> None:
+    finding = recovered((50.0, 2.0), BACK)
+    assert finding is not None
+    assert (finding.first_step, finding.steps, finding.severity) == (62, 1, "info")
+    assert finding.title == "The gradient norm spiked and recovered"
+    assert finding.summary == (
+        "The gradient norm reached 50 at step 61, 50.1 times its moving average, and came back by "
+        "itself."
+    )
+    assert (finding.evidence["norm"], finding.evidence["spikes"]) == (50.0, 1)
+    again = recovered((50.0, 2.0), *CALM, (40.0, 2.0), BACK)
+    assert again is not None and "There were 2 spikes, the largest 50.1x" in again.summary
+
+
+def test_a_near_jump_or_one_that_lasts_is_no_information() -> None:
+    assert recovered((20.0, 2.0), BACK) is None
+    assert recovered((50.0, 2.0)) is None
+    assert recovered(*[(50.0, 2.0)] * 5) is None
+    assert recovered((8.0, 4.0), *RISING, *CALM, (50.0, 2.0), BACK) is None  # reported before
+
+
+def test_coverage_counts_the_jumps_of_a_finding() -> None:
+    answer = coverage_of("norm.spike", [*CALM, (50.0, 2.0), *CALM])
+    assert answer == "finding: 1 spike, 50.1x at step 61, recovered"
 
 
 def test_a_loss_that_is_no_number_any_more_is_up() -> None:

@@ -22,8 +22,10 @@ CALLS = {
     "update": "scaler.update",
     "schedule": "scheduler.step",
     "new_scaler": "new GradScaler",
+    "load_state": "optimizer.load_state_dict",
 }
-_CSS_KINDS = {"clip_norm": "clip", "clip_value": "clip", "schedule": "schedule"}
+_CSS_KINDS = {"clip_norm": "clip", "clip_value": "clip"}
+_CSS_KINDS |= {"schedule": "schedule", "load_state": "schedule"}
 
 
 @dataclass(frozen=True)

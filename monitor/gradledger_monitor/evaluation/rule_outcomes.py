@@ -66,7 +66,9 @@ class RuleOutcomes:
         if self.strongest is None or self.strongest.status != "finding":
             return self.strongest
         finding = self._finding_with_text()
-        return self.strongest if finding is None else Outcome("finding", severity=finding.severity)
+        if finding is None:
+            return self.strongest
+        return Outcome("finding", self.strongest.reason, severity=finding.severity)
 
     def finding(self) -> Finding | None:
         """The finding up to now; None where the rule has none."""
@@ -101,16 +103,16 @@ class RuleOutcomes:
     def carry(self, evaluation: EvaluationResult) -> None:
         """Continue from a stored evaluation of steps whose records are pruned."""
         own = (self.rule_id, self.optimizer)
+        coverage = evaluation.coverage.get(self.rule_id)
         for finding in evaluation.findings:
             if (finding.rule, finding.optimizer) == own:
                 self._carry_finding(finding)
+                self.strongest = Outcome("finding", _reason_of(coverage or ""))
                 return
-        coverage = evaluation.coverage.get(self.rule_id)
         outcome = None if coverage is None else outcome_of_coverage(coverage)
         self.strongest = outcome if evaluation.coverage else LOST
 
     def _carry_finding(self, finding: Finding) -> None:
-        self.strongest = _FOUND
         self.last_finding = Outcome(
             "finding",
             severity=finding.severity,
@@ -194,14 +196,18 @@ def outcome_of_coverage(text: str) -> Outcome:
     outcome stands for it. A rule that failed or missed a step stays failed: later steps do not make
     up for earlier ones.
     """
-    status, _, reason = text.partition(": ")
-    reason = reason.partition(EVALUATED_WITH)[0].removesuffix("; ")
+    status, reason = text.partition(": ")[0], _reason_of(text)
     if status == "ok":
         return Outcome("ok", reason)
     if status in ("finding", "not_applicable"):
-        return Outcome("not_applicable", reason)
+        return Outcome("not_applicable", reason if status == "not_applicable" else "")
     kind = Failure if _FAILURE_REASONS.match(reason) else Outcome
     return kind("not_measured", reason)
+
+
+def _reason_of(coverage: str) -> str:
+    """The reason in a rule's entry in a stored coverage."""
+    return coverage.partition(": ")[2].partition(EVALUATED_WITH)[0].removesuffix("; ")
 
 
 def _outcome_state(outcome: Outcome | None) -> OutcomeState | None:

@@ -167,12 +167,12 @@ class Spike(Rule):
         norm, ratio = self._last_spike
         if self._reported or ratio <= self.extreme:
             return OK
+        count = f" There were {self.account()}." if self._spikes > 1 else ""
         return finding(
             "info",
             "The gradient norm spiked and recovered",
             f"The gradient norm reached {norm:.4g} at step {self._onset.step:,}, "
-            f"{significant(ratio)} times its moving average, and came back by itself. There "
-            f"{'was' if self._spikes == 1 else 'were'} {self.account()}."
+            f"{ratio:.1f} times its moving average, and came back by itself.{count}"
             f"{self._onset.text}{self._again()}",
             FIX,
             norm=norm,

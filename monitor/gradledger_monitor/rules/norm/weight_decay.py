@@ -11,6 +11,7 @@ from typing import NamedTuple
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.layers.combined import Layer, combined
 from gradledger_monitor.rules.definition import DEFAULTS, Parameter
+from gradledger_monitor.rules.loss.common import OPPOSED, may_be_opposed
 from gradledger_monitor.rules.norm.layers import layers_by_rank, unmeasured
 from gradledger_monitor.rules.number_text import significant
 from gradledger_monitor.rules.rule import (
@@ -54,7 +55,8 @@ class WeightDecay(Rule):
     **When it is silent**
 
     The loss falls along, as in training with strong regularisation; parameters that keep their
-    size; an optimizer that is not one of PyTorch's, or whose learning rate is a tensor.
+    size; an optimizer that is not one of PyTorch's, or whose learning rate is a tensor; several
+    optimizers that train on different losses (a GAN).
 
     **Incidents**
 
@@ -94,6 +96,8 @@ class WeightDecay(Rule):
         ranks = layers_by_rank(facts)
         if ranks is None:
             return unmeasured(facts)
+        if may_be_opposed(facts):
+            return OPPOSED
         first = next(iter(ranks.values()))
         if not first.decay:
             return not_applicable("no weight decay, or how the optimizer applies it is not known")
