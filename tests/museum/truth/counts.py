@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import math
+from statistics import median
 from typing import Any
 
 import torch
@@ -94,3 +96,34 @@ def _leak(discriminator: nn.Module, step: Step, images: tuple[Tensor, Tensor]) -
 def fault_of_leaks(ranks: list[dict[str, Any]]) -> float:
     """The largest relative error of a discriminator's gradient."""
     return max(ranks[0]["errors"])
+
+
+def tell_held(label: Label, names: dict[str, Any], steps: list[Step]) -> dict[str, Any]:
+    """Reads ``trained``: the parameters that the script means to train."""
+    groups = [group for step in steps for group in step.optimizer.param_groups]
+    held = {id(p) for group in groups for p in group["params"]}
+    return {"held": [id(p) in held for p in names["trained"]]}
+
+
+def fault_of_held(ranks: list[dict[str, Any]]) -> float:
+    """The share of these that no optimizer holds."""
+    held = ranks[0]["held"]
+    return 1 - sum(held) / len(held)
+
+
+def tell_parts(label: Label, names: dict[str, Any], steps: list[Step]) -> dict[str, Any]:
+    """Reads ``parts``: of each loss, the parts that were added to it."""
+    return {"trained": [part.requires_grad for parts in names["parts"] for part in parts]}
+
+
+def tell_sizes(label: Label, names: dict[str, Any], steps: list[Step]) -> dict[str, Any]:
+    """Reads ``losses``, beside the norm of all parameters before each step."""
+    norms = [math.hypot(*(float(p.norm()) for p in step.parameters)) for step in steps]
+    return {"norms": norms, "losses": names["losses"]}
+
+
+def fault_of_shrinking(ranks: list[dict[str, Any]]) -> float:
+    """The share of their norm, beyond a half, that the parameters lose while the loss stays."""
+    norms, losses = ranks[0]["norms"], ranks[0]["losses"]
+    stays = median(losses[-10:]) > 0.9 * median(losses[:3])
+    return max(0.0, 0.5 - norms[-1] / norms[0]) if stays else 0.0

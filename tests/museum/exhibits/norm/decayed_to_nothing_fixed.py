@@ -1,4 +1,4 @@
-"""A weight decay that leaves the weights where the loss wants them."""
+"""The loop decays the weights by a little each step."""
 
 import torch
 from torch import nn
@@ -9,10 +9,13 @@ from museum.parts import points
 torch.manual_seed(0)
 layers = [nn.Linear(8, 16, bias=False), nn.Tanh(), nn.Linear(16, 16, bias=False), nn.Tanh()]
 model = nn.Sequential(*layers, nn.Linear(16, 2, bias=False))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.05, weight_decay=1e-3)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
 
 for seed in range(150):
     [(x, y)] = points([64], seed, outputs=2)
     optimizer.zero_grad()
     mse_loss(model(x), y).backward()
     optimizer.step()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1 - 0.05 * 1e-3)
