@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 
 class GradientSample(Observer):
-    """Takes the samples for ``post_factor``, ``zero_share``, ``noise`` and ``repeat``."""
+    """Takes the samples for ``post_factor``, ``zero_share``, ``noise``, ``sample_norm`` and ``repeat``."""
 
-    facts = ("post_factor", "zero_share", "noise")
+    facts = ("post_factor", "zero_share", "noise", "sample_norm")
 
     def backward_begins(self, micro_batch: OpenMicroBatch, roots: tuple[Any, ...]) -> None:
         """Sample gradients that collectives may have combined since the last backward."""

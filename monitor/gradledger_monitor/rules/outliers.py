@@ -17,6 +17,7 @@ from gradledger_monitor.rules.rule import counted
 TIMES = 5.0  # times the median loss of the other micro-batches, or of the windows before
 LARGE_SHARE = 0.8  # of the squared gradient norm, of one of at least ``FEWEST`` micro-batches
 FEWEST = 4
+_NOT_FINITE = {"nan": "NaN", "inf": "infinity", "-inf": "minus infinity"}
 BEFORE = 5  # windows that a single micro-batch is compared with
 TIMES_BEFORE = 10.0  # times the largest of their losses: a loss that grows by itself is below
 
@@ -78,7 +79,7 @@ def sentence(outlier: Mapping[str, Any]) -> str:
         "" if share is None else f", and carries {share:.0%} of the squared norm of the gradient"
     )
     loss = outlier["loss"]
-    text = loss if isinstance(loss, str) else significant(loss) if loss is not None else "no loss"
+    text = _NOT_FINITE.get(loss) or ("no loss" if loss is None else significant(loss))
     return f"{position} has a loss of {text}{tokens}, {usual}{of_gradient}"
 
 

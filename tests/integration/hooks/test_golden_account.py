@@ -67,8 +67,8 @@ ONE_RANK: list[Plain] = [
         "optimizer": 0,
         "step": 1,
         "micro_batches": [
-            micro_batch(1, 3, 12.0, 2.0, 6.0, scale=8.0),
-            micro_batch(2, 1, 2.0, 2.0, 1.0, scale=8.0),
+            micro_batch(1, 3, 12.0, 2.0, 6.0, scale=8.0, sample_norm=16.0),
+            micro_batch(2, 1, 2.0, 2.0, 1.0, scale=8.0, sample_norm=8.0),
         ],
         "events": [
             {"op": "unscale", "after": 2},
@@ -93,8 +93,8 @@ ONE_RANK: list[Plain] = [
         "optimizer": 0,
         "step": 2,
         "micro_batches": [
-            micro_batch(3, 3, 15.0, 2.0, 6.0, scale=8.0),
-            micro_batch(4, 1, "Infinity", 2.0, "NaN", scale=8.0),
+            micro_batch(3, 3, 15.0, 2.0, 6.0, scale=8.0, sample_norm=20.0),
+            micro_batch(4, 1, "Infinity", 2.0, "NaN", scale=8.0, sample_norm="Infinity"),
         ],
         "events": [
             {"op": "update"},
@@ -119,8 +119,8 @@ ONE_RANK: list[Plain] = [
         "optimizer": 0,
         "step": 3,
         "micro_batches": [
-            micro_batch(5, 3, 7.5, 1.0, 6.0, scale=4.0),
-            micro_batch(6, 1, 4.0, 1.0, 1.0, scale=4.0),
+            micro_batch(5, 3, 7.5, 1.0, 6.0, scale=4.0, sample_norm=10.0),
+            micro_batch(6, 1, 4.0, 1.0, 1.0, scale=4.0, sample_norm=8.0),
         ],
         "events": [
             {"op": "update"},
@@ -242,6 +242,9 @@ def test_two_ranks_under_ddp_are_those_on_paper(two_ranks: list[list[bytes]]) ->
     accounts = [[account(line) for line in lines] for lines in two_ranks]
     for step in (step for rank in accounts for step in rank):
         assert len(step.pop("noise")) == 2  # see the next test
+        first, last = step["micro_batches"]  # the last one's own is not seen
+        assert (2 * first.pop("sample_norm")) ** 2 in {pair[0] for rank in NOISE for pair in rank}
+        assert "sample_norm" not in last
     assert accounts == TWO_RANKS
 
 

@@ -119,5 +119,5 @@ class SkippedSteps(Rule):
             where = "No loss that was recorded at the skipped steps is NaN."
         if not self._calibrating:
             return where
-        steps = counted(self._calibrating, "first step")
-        return f"{where} The {steps} of the run, skipped to calibrate the scale, are not counted."
+        steps = counted(self._calibrating, "skipped step")
+        return f"{where} Without {steps} at the start of the run: the scale was calibrated."

@@ -88,7 +88,7 @@ class TwoScalers(Rule):
 def _roles(scales: dict[int, float | None], calls: set[int]) -> str:
     if len(scales) > 1:
         by_number = sorted(scales.items())
-        texts = [f"{significant(scale or 0.0)} by scaler {number}" for number, scale in by_number]
+        texts = [f"{significant(scale or 0.0)} (scaler {number})" for number, scale in by_number]
         return f"The losses of this window were multiplied by {' and '.join(texts)}."
     (scaling,) = scales
     others = ", ".join(str(number) for number in sorted(calls - {scaling}))
