@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class GradientSample(Observer):
-    """Takes the samples for ``post_factor``, ``zero_share``, ``noise``, ``sample_norm`` and ``repeat``."""
+    """Samples for ``post_factor``, ``zero_share``, ``noise``, ``sample_norm`` and ``repeat``."""
 
     facts = ("post_factor", "zero_share", "noise", "sample_norm")
 
