@@ -36,7 +36,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export UV_SYSTEM_CERTS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help environment demo attack test test-fast e2e lint type unit lowest matrix compiled museum parallel courses oracle zoo zero-code missing-division frameworks libraries examples docs coverage mutants bench screenshots security audit fuzz dist sbom image tools clean
+.PHONY: help environment demo attack test test-fast e2e lint type unit lowest matrix compiled museum parallel courses oracle zoo zero-code missing-division frameworks libraries examples docs coverage mutants bench screenshots gallery security audit fuzz dist sbom image tools clean
 .DELETE_ON_ERROR:
 
 help:  ## list the targets
@@ -127,6 +127,10 @@ mutants: $(READY)  ## changes to the ledger and the rules that no test notices; 
 
 screenshots: $(READY) tools  ## the README's pictures, of real trainings
 	cd tests && ../$(BIN)/python screenshots.py ../docs/images
+
+gallery: $(READY) tools  ## pictures of every page in every state, to be looked at: build/gallery (ONLY=run-wide, THEMES=dark, WIDTHS=390)
+	cd tests && ../$(BIN)/python -m gallery.take ../build/gallery $(if $(ONLY),--only '$(ONLY)') \
+		$(if $(THEMES),--themes $(THEMES)) $(if $(WIDTHS),--widths $(WIDTHS))
 
 bench: $(READY) .venvs/peers/.ready build/compiled/.ready  ## what the hooks cost and how fast the service is, beside peers: docs/performance.md; 40 minutes
 	@rm -rf build/bench

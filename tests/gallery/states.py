@@ -1,0 +1,165 @@
+"""Services in the states that pages must look right in: empty, one run, and everything."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from sqlalchemy import insert, select, update
+
+from gradledger.records import MicroBatch, StepRecord
+from gradledger_monitor.evaluation.evaluated_step import EvaluatedStep
+from gradledger_monitor.store import tables
+from gradledger_monitor.store.database import Store
+from gradledger_monitor.store.steps import curves
+from helpers.batches import batch, eventually, fair_step, step
+from helpers.patience import HANGS
+from helpers.seeded import judged, seed
+from helpers.sending import new_store
+from helpers.service import Service, running_service
+
+TESTS = Path(__file__).parents[1]
+DEMO = ("-m", "gradledger_monitor.demo.byte_lm", "--steps", "60", "--accumulate")
+TRAININGS = {
+    "byte-lm": (*DEMO, "mean-of-means"),
+    "byte-lm-corrected": (*DEMO, "token-mean"),
+    "diverged": ("museum/exhibits/norm/rate_beyond_the_stable_limit.py",),
+    "deep-sigmoid": ("museum/exhibits/norm/sigmoid_in_every_layer.py",),
+    "fp16-scaler": ("museum/exhibits/scaler/guard_skips_update.py",),
+    "four-ranks": ("torchrun", "4", "museum/exhibits/ddp/head_in_the_wrong_group.py"),
+}
+LOG = TESTS / "fixtures" / "logs" / "trainer"
+MANY, RANKS, LONG, SPIKE = 10_000, 1_024, 30_000, 17_023
+HIDDEN = "the loss is inside torch.compile"
+
+
+@contextmanager
+def empty(folder: Path) -> Iterator[Service]:
+    """A service that nothing was ever sent to."""
+    with running_service(folder / "empty.db") as service:
+        yield service
+
+
+@contextmanager
+def one_run(folder: Path) -> Iterator[Service]:
+    """A service with one healthy run."""
+    with running_service(folder / "one.db") as service:
+        service.post(batch("only", [fair_step(n) for n in range(1, 41)], name="my first run"))
+        assert eventually(HANGS, judged(service, "only", 40))
+        yield service
+
+
+@contextmanager
+def many_runs(folder: Path) -> Iterator[Service]:
+    """A service with 10,000 runs: rows of one that was evaluated, with other names and times."""
+    path = folder / "many.db"
+    store = new_store(path)
+    with running_service(path) as service:
+        for run, make in (("wrong", step), ("right", fair_step)):
+            service.post(batch(run, [make(n) for n in range(1, 21)], name=run))
+            assert eventually(HANGS, judged(service, run, 20))
+        _multiply(store, time.time())
+        yield service
+
+
+def _multiply(store: Store, now: float) -> None:
+    runs, findings = tables.runs, tables.findings
+    with store.writing() as connection:
+        originals = [dict(row._mapping) for row in connection.execute(select(runs))]
+        their = [dict(row._mapping) for row in connection.execute(select(findings))]
+        rows, found = [], []
+        for number in range(MANY):
+            original = originals[number % len(originals)]
+            key = 1_000 + number
+            age = number * 337.0
+            changes = {"key": key, "id": f"trial-{number:05}", "name": f"sweep-{number % 97:02}"}
+            times = {"started": now - age - 900, "last_seen": now - age, "ended": True}
+            config = {"config": {"lr": round(1e-4 * (1 + number % 9), 6), "seed": number}}
+            rows.append({**original, **changes, **times, **config, "project": "sweep"})
+            found += [{**f, "run": key} for f in their if f["run"] == original["key"]]
+        connection.execute(insert(runs), rows)
+        connection.execute(insert(findings), found)
+
+
+@contextmanager
+def everything(folder: Path) -> Iterator[Service]:
+    """A service with real trainings, an imported log, and runs that are long, wide or broken."""
+    path = folder / "everything.db"
+    with running_service(path) as service:
+        for name, command in TRAININGS.items():
+            train(service, name, command)
+        run_command(["import", LOG, "--db", f"sqlite:///{path}"], check=True)
+        seed(service)
+        for run in ("wrong", "right", "half"):
+            assert eventually(HANGS, judged(service, run))
+        unseen = MicroBatch(loss=1.0, missing={"terms": HIDDEN})
+        now = time.time()
+        hidden = [StepRecord(0, n, now - 40 + n, [unseen]) for n in range(1, 41)]
+        service.post(batch("incomplete", hidden, name="compiled loss", started=now - 40))
+        _wide(service, now)
+        service.post(batch("long", [fair_step(1)], name="long pretraining"))
+        assert eventually(HANGS, judged(service, "long", 1))
+        _lengthen(f"sqlite:///{path}", service)
+        yield service
+
+
+def run_command(words: list[object], check: bool = False) -> None:
+    """Run ``gradledger`` with these words."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(TESTS)}
+    command = [sys.executable, "-m", "gradledger.cli", *map(str, words)]
+    subprocess.run(command, check=check, env=environment, cwd=TESTS)
+
+
+def train(service: Service, name: str, command: tuple[str, ...]) -> None:
+    """Run a real training under ``gradledger run``."""
+    script = [sys.executable, *command]
+    if command[0] == "torchrun":
+        ranks = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={command[1]}"]
+        script = [sys.executable, *ranks, *command[2:]]
+    run_command(["run", "--url", service.url, "--name", name, "--project", "demo", "--", *script])
+
+
+def _wide(service: Service, now: float) -> None:
+    for rank in range(RANKS):
+        records = [step(n, tokens=(10 + rank % 7, 30), sync="averaged") for n in range(1, 6)]
+        for record in records:
+            record.time = now - 5 + record.step
+        if rank == 77:
+            records = records[:3]
+        fields = {"world_size": RANKS, "rank": rank, "started": now - 5, "name": "1,024 ranks"}
+        service.post(batch("wide", records, **fields))
+
+
+def _lengthen(url: str, service: Service) -> None:
+    store = Store(url)
+    with store.reading() as connection:
+        key = connection.scalar(select(tables.runs.c.key).where(tables.runs.c.id == "long"))
+    common = {"run": key, "optimizer": 0, "ranks": 1, "tokens": 10.0, "balance": 1.0}
+    start = time.time() - LONG
+    rows = [
+        {
+            **common,
+            "step": n,
+            "time": start + n,
+            "norm": 500.0 if n == SPIKE else 1 + n % 13 / 20,
+            "loss_reported": 1.5 + 6 / (1 + n / 900) + n % 17 / 100,
+            "lr": 1e-3,
+            "misallocation": 0.0,
+        }
+        for n in range(2, LONG + 1)
+    ]
+    ends = [EvaluatedStep(0, n, 0.0, 1, {}) for n in (1, LONG)]
+    with store.writing() as connection:
+        connection.execute(insert(tables.facts), rows)
+        run = tables.progress.c.run == key
+        connection.execute(update(tables.progress).where(run).values(step=LONG))
+        connection.execute(
+            update(tables.runs).where(tables.runs.c.key == key).values(steps=LONG, started=start)
+        )
+        curves.update_buckets(connection, key, ends)
+    store.close()
