@@ -15,6 +15,7 @@ from gradledger_monitor.api import problem_handlers
 from gradledger_monitor.api.app_state import State
 from gradledger_monitor.api.live_events import EVALUATED, LiveEvents, publish
 from gradledger_monitor.api.middleware.access import RECORDS, Access, confirm_route
+from gradledger_monitor.api.middleware.compression import Compression
 from gradledger_monitor.api.middleware.connection_log import ConnectionLog
 from gradledger_monitor.api.middleware.credentials import CredentialStore
 from gradledger_monitor.api.middleware.origins import HostCheck, SameOriginCheck
@@ -43,8 +44,8 @@ FAILED_TOKENS_AT_ONCE = 10
 # Innermost first. A request passes SecurityHeaders, which also apply to refusals of the others;
 # RequestLog, so that refused requests have an id and a log line; HostCheck, because SameOriginCheck
 # compares the origin with the host; SameOriginCheck, so that a forged request neither uses a
-# session nor counts against its rate limit; Access; and BodyLimit, for callers with the scope.
-MIDDLEWARE = (Access, SameOriginCheck, HostCheck, RequestLog, SecurityHeaders)
+# session nor counts against its rate limit; Access; Compression; and BodyLimit.
+MIDDLEWARE = (Compression, Access, SameOriginCheck, HostCheck, RequestLog, SecurityHeaders)
 
 
 @asynccontextmanager
