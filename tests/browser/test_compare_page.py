@@ -56,7 +56,7 @@ def test_runs_are_selected_in_the_list_and_compared(page: Page) -> None:
 def test_changes_are_listed_differences_come_first_and_charts_show_both_runs(page: Page) -> None:
     page.goto("/compare?run=wrong&run=right")
     changes = page.locator(".changes")
-    expect(changes).to_contain_text("the verdict changed from broken to balanced")
+    expect(changes).to_contain_text("The verdict changed from broken to balanced")
     expect(changes).to_contain_text("gone: Token weights differ between micro-batches")
     expect(changes).to_contain_text("effective batch, tokens: 40 to 100")
     expect(changes).to_contain_text("lr: 0.1 to 0.2")

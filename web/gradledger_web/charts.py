@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatchcase
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+if TYPE_CHECKING:
+    from gradledger_monitor.model.findings import TreeNode
 
 Figure = dict[str, Any]
 
@@ -53,6 +56,7 @@ class Chart:
     markers: tuple[str, str] | None = None  # a figure of 0s and 1s, marked at each 1; label
     objective_metric: str | None = None  # one line for each objective, of this metric
     rules: tuple[str, ...] = ()  # patterns of the rules whose findings are shaded here
+    from_zero: bool = False  # the y-axis begins at 0
     log_if_wide: bool = False  # a logarithmic axis where the values span two decades
     always: bool = False  # shown even if it has no data
     number_format: NumberFormat = "figure"  # of lines that are not ``series``
@@ -74,6 +78,7 @@ class Chart:
             "fraction": self.fraction,
             "markers": self.markers,
             "minimum_range": self.minimum_range,
+            "from_zero": self.from_zero,
             "log_if_wide": self.log_if_wide,
             "objective_metric": self.objective_metric,
             "number_format": self.number_format,
@@ -88,7 +93,6 @@ class Chart:
             layout["margin"]["r"] = 58
             layout["yaxis2"] = {**_AXIS, "overlaying": "y", "side": "right", "showgrid": False}
             layout["yaxis2"] |= {"tickmode": "auto", "tickformat": "~g", "nticks": 4}
-            layout["yaxis2"]["rangemode"] = "tozero"
         return layout
 
 
@@ -126,7 +130,7 @@ RUN_CHARTS: tuple[Chart, ...] = (
             Series("norm", "applied", GREEN, "gradient norm"),
             Series("clip_limit", "limit", VERMILION, dash="dot", stepped=True),
         ),
-        yaxis={"type": "log", "tickformat": "~g", "nticks": 3},
+        yaxis={"type": "log"},
         fraction=("clipped", "clipped steps"),
         rules=("norm.*", "clip.*", "loop.*", "scaler.clip_before_unscale"),
         always=True,
@@ -136,7 +140,7 @@ RUN_CHARTS: tuple[Chart, ...] = (
         title="Loss scale",
         hint="Each cross is a step that the GradScaler skipped.",
         series=(Series("scale", "scale", BLUE, stepped=True),),
-        yaxis={"type": "log", "nticks": 5, "tickformat": ",~g"},
+        yaxis={"type": "log"},
         markers=("skipped", "skipped step"),
         fraction=("skipped", "skipped steps"),
         rules=("scaler.*", "scheduler.stepped_on_skip"),
@@ -146,8 +150,9 @@ RUN_CHARTS: tuple[Chart, ...] = (
         title="Balance B",
         hint="1 if the gradient is divided by exactly the number of tokens in the window.",
         series=(Series("balance", "balance", BLUE, "balance"),),
-        yaxis={"tickformat": ",~g", "nticks": 5},
+        yaxis={"tickformat": ",~g"},
         minimum_range=(0, 1.5),
+        from_zero=True,
         log_if_wide=True,
         reference=1,
         rules=("reduction.*", "scaler.step_bypassed", "loop.step_every_microbatch"),
@@ -166,8 +171,9 @@ RUN_CHARTS: tuple[Chart, ...] = (
                 number_format="percent",
             ),
         ),
-        yaxis={"tickformat": ".0%", "nticks": 5, "rangemode": "nonnegative"},
+        yaxis={"tickformat": ".0%"},
         minimum_range=(0, 0.1),
+        from_zero=True,
         rules=("reduction.token_weights_unequal", "ddp.uneven_microbatches"),
         always=True,
     ),
@@ -178,8 +184,9 @@ RUN_CHARTS: tuple[Chart, ...] = (
         series=(),
         objective_metric="misallocation",
         number_format="percent",
-        yaxis={"tickformat": ".0%", "nticks": 5, "rangemode": "nonnegative"},
+        yaxis={"tickformat": ".0%"},
         minimum_range=(0, 0.1),
+        from_zero=True,
     ),
     Chart(
         id="objective-balance",
@@ -187,8 +194,9 @@ RUN_CHARTS: tuple[Chart, ...] = (
         hint="The sum of an objective's weights: 1, or its coefficient.",
         series=(),
         objective_metric="balance",
-        yaxis={"tickformat": ",~g", "nticks": 5},
+        yaxis={"tickformat": ",~g"},
         minimum_range=(0, 1.5),
+        from_zero=True,
         log_if_wide=True,
     ),
     Chart(
@@ -196,7 +204,8 @@ RUN_CHARTS: tuple[Chart, ...] = (
         title="Tokens per step and learning rate",
         hint="If the batch grows and the learning rate stays, training changes.",
         series=(Series("tokens", "tokens", BLUE, "token", number_format="count"), _LR),
-        yaxis={"rangemode": "tozero", "tickformat": "~s", "nticks": 5},
+        yaxis={"tickformat": "~s"},
+        from_zero=True,
         rules=("batch.*", "scheduler.*"),
     ),
     Chart(
@@ -204,7 +213,8 @@ RUN_CHARTS: tuple[Chart, ...] = (
         title="Effective batch and learning rate",
         hint="The samples in one optimizer step, over all micro-batches and ranks.",
         series=(Series("samples", "samples", GREEN, number_format="count", stepped=True), _LR),
-        yaxis={"rangemode": "tozero", "tickformat": "~s", "nticks": 5},
+        yaxis={"tickformat": "~s"},
+        from_zero=True,
         rules=("batch.*", "scheduler.*", "loop.discarded_microbatches"),
     ),
     Chart(
@@ -223,7 +233,7 @@ RUN_CHARTS: tuple[Chart, ...] = (
             Series("smallest_norm", "smallest", BLUE),
             Series("largest_norm", "largest", VERMILION, fill=True),
         ),
-        yaxis={"type": "log", "tickformat": "~g", "nticks": 3},
+        yaxis={"type": "log"},
         rules=("ddp.*",),
     ),
     Chart(
@@ -239,7 +249,7 @@ RUN_CHARTS: tuple[Chart, ...] = (
                 number_format="count",
             ),
         ),
-        yaxis={"type": "log", "tickformat": "~s", "nticks": 4},
+        yaxis={"type": "log"},
     ),
 )
 
@@ -248,7 +258,8 @@ _LR_CHART = Chart(
     title="Learning rate",
     hint="",
     series=(_LR,),
-    yaxis={"rangemode": "tozero", "nticks": 5, "tickformat": "~g"},
+    yaxis={"tickformat": "~g"},
+    from_zero=True,
 )
 
 # The charts of a comparison: the figure, its title, and the chart whose y-axis it uses.
@@ -273,6 +284,7 @@ def comparison_charts() -> list[Figure]:
             "title": title,
             "layout": _layout(charts[chart_id].yaxis),
             "minimum_range": charts[chart_id].minimum_range,
+            "from_zero": charts[chart_id].from_zero,
             "log_if_wide": charts[chart_id].log_if_wide,
         }
         for figure, (title, chart_id) in _COMPARED.items()
@@ -285,44 +297,52 @@ def charts_of_rule(rule: str) -> list[str]:
 
 
 def charts_with_data(measured: Iterable[str], evaluated: bool, objectives: int = 1) -> set[str]:
-    """The ids of the charts that have data, and of those that are always shown.
-
-    Charts of each objective are shown if there is more than one.
-    """
+    """The ids of the charts that have data. Those of objectives are shown if there are several."""
     available = set(measured)
-    ids = {
-        chart.id
-        for chart in RUN_CHARTS
-        if chart.always or available.intersection(chart.figures) - {"lr"}
-    }
+    ids = {chart.id for chart in RUN_CHARTS if available.intersection(chart.figures) - {"lr"}}
     ids |= {"collectives"} & available
     if objectives > 1:
         ids |= {chart.id for chart in RUN_CHARTS if chart.objective_metric}
     return ids | ({"evaluations"} if evaluated else set())
 
 
+_NODES = {"loss": "loss", "balance": "reduction", "misallocation": "reduction"}
+
+
+def reasons(tree: Iterable[TreeNode]) -> dict[str, str]:
+    """Why a chart has no data: the reason of the question of the tree that it answers."""
+    unmeasured = {node.node: node.reason for node in tree if node.status == "not_measured"}
+    return {chart: unmeasured[node] for chart, node in _NODES.items() if unmeasured.get(node)}
+
+
 class TokenShare(Protocol):
     """The columns of a ledger row that the bar chart of a step shows."""
 
     @property
-    def label(self) -> str: ...
+    def place(self) -> str: ...
     @property
     def token_share(self) -> float: ...
     @property
     def gradient_share(self) -> float: ...
 
 
+MOST_BARS = 32  # pairs of them; more cannot be told apart
+
+
 def shares_figure(rows: Sequence[TokenShare], unit: str = "tokens") -> Figure:
     """A bar chart: the share of tokens and the share of gradient weight of each row."""
-    labels = [row.label for row in rows]
+    rows = rows[:MOST_BARS]
+    labels = [row.place for row in rows]
     tokens = _bars(f"share of {unit}", GREY, labels, [row.token_share for row in rows])
     weight = _bars("share of gradient", VERMILION, labels, [row.gradient_share for row in rows])
-    layout = _layout({"tickformat": ".0%", "rangemode": "tozero"}, height=280)
+    layout = _layout({"tickformat": ".2~%", "rangemode": "tozero", "nticks": 5}, height=280)
     layout |= {"barmode": "group", "bargap": 0.3, "bargroupgap": 0.08}
     layout["xaxis"] |= {
         "type": "category",
         "automargin": True,
-        "unifiedhovertitle": {"text": "micro-batch %{x}"},
+        "unifiedhovertitle": {
+            "text": f"{'rank/' if '/' in ''.join(labels) else ''}micro-batch %{{x}}"
+        },
     }
     return {"data": [tokens, weight], "layout": layout}
 

@@ -22,6 +22,7 @@ LABELS = {
     "clip_norm": "norm before clipping",
     "norm": "gradient norm",
     "scale": "loss scale",
+    "skipped": "steps that were skipped",
     "lr": "learning rate",
     "micro_batches": "micro-batches",
     "largest_norm": "largest norm of a rank",
@@ -135,6 +136,7 @@ class ShareBars:
     bars: tuple[ShareBar, ...]
     bar_width: float
     top: str
+    by: str  # what the labels of the bars are
 
     @property
     def alt_text(self) -> str:
@@ -143,6 +145,7 @@ class ShareBars:
 
 
 MOST_BARS = 16
+MOST_WIDE_BARS = 8  # with labels such as 1015/2
 
 
 def share_bars(
@@ -150,19 +153,21 @@ def share_bars(
 ) -> ShareBars:
     """The chart of a step; of many micro-batches, those with the largest difference."""
     by_difference = sorted(range(len(labels)), key=lambda i: -abs(tokens[i] - gradient[i]))
-    chosen = sorted(by_difference[:MOST_BARS])
-    top = max((*tokens, *gradient, 1e-9))
+    most = MOST_BARS if max(map(len, labels), default=0) <= 3 else MOST_WIDE_BARS
+    chosen = sorted(by_difference[:most])
+    top = max((share for i in chosen for share in (tokens[i], gradient[i])), default=1.0) or 1.0
     slot = WIDTH / max(len(chosen), 1)
     bar_width = min(slot * 0.36, 8.0)
+    by = "rank/micro-batch" if any("/" in label for label in labels) else "micro-batch"
     bars = tuple(
         ShareBar(
             labels[index],
             round(slot * (position + 0.5) - bar_width, 2),
             round(tokens[index] / top * HEIGHT, 2),
             round(gradient[index] / top * HEIGHT, 2),
-            f"micro-batch {labels[index]}: {formatting.percent(tokens[index])} of the tokens, "
+            f"{by} {labels[index]}: {formatting.percent(tokens[index])} of the tokens, "
             f"{formatting.percent(gradient[index])} of the gradient",
         )
         for position, index in enumerate(chosen)
     )
-    return ShareBars(step, bars, round(bar_width, 2), formatting.percent(top))
+    return ShareBars(step, bars, round(bar_width, 2), formatting.percent(top), by)

@@ -86,9 +86,9 @@ def figure(value: float | None, digits: int = 4) -> str:
         return NOT_MEASURED
     if not math.isfinite(value):
         return {math.inf: "∞", -math.inf: f"{_MINUS}∞"}.get(value, "NaN")
-    if value == 0 or 1e-4 <= abs(value) < 1e6:
+    if value == 0 or 1e-4 <= abs(value) < 1e9:
         return _without_exponent(value, digits)
-    return f"{value:.{digits - 1}g}"
+    return f"{value:.{digits}g}"
 
 
 def _without_exponent(value: float, digits: int) -> str:

@@ -94,6 +94,9 @@ _LABELS = {
     "micro_batches": "micro-batches",
     "world_size": "ranks",
     "norm": "gradient norm",
+    "since": "since step",
+    "in_a_row": "skipped in a row",
+    "of": "of the last steps",
 }
 _TERMS = {
     "balance": "balance",
@@ -115,7 +118,8 @@ def facts(evidence: dict[str, Any]) -> list[Fact]:
 
     What changed at the onset is left out: the summary states it.
     """
-    return [_fact(k, v) for k, v in evidence.items() if v is not None and k != "changed"]
+    shown = ((k, v) for k, v in evidence.items() if k != "changed")
+    return [_fact(key, value) for key, value in shown if value not in (None, [], {})]
 
 
 def headline(evidence: dict[str, Any]) -> list[Fact]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from gradledger_monitor.evaluation.decision_tree import QUESTIONS
 from gradledger_monitor.model.findings import SEVERITIES
 from gradledger_monitor.rules.docs import rules_by_id
 from gradledger_web import formatting
@@ -78,7 +79,7 @@ def _sentence_and_detail(
     not_measured = _not_measured(evaluation)
     detail = f"Not measured: {', '.join(not_measured)}." if not_measured else ""
     if evaluation.verdict == "incomplete":
-        return f"No problems in {period}, but a required check was not measured.", detail
+        return f"No problems in {period}, but {_required(evaluation)}.", _reasons(evaluation)
     notes = f"{formatting.plural(len(causes), 'note')} below. " if causes else ""
     return f"No problems in {period}.", (notes + detail).strip()
 
@@ -103,7 +104,7 @@ def _meaning(evaluation: EvaluationResult, steps: int, ranks: int) -> str:
     not_measured = _not_measured(evaluation)
     names = ", ".join(not_measured)
     if evaluation.verdict == "incomplete":
-        return f"no problems in {extent}, but a required check was not measured: {names}"
+        return f"no problems in {extent}, but {_required(evaluation)}: {names}"
     checks = formatting.plural(len(not_measured), "optional check")
     unclear = f" ({checks} not measured: {names})" if not_measured else ""
     evaluated = next((n.reason for n in evaluation.tree if n.node == "reduction" and n.reason), "")
@@ -130,6 +131,28 @@ def _not_measured(evaluation: EvaluationResult) -> list[str]:
     return [_CHECKS.get(node, node) for node in nodes]
 
 
+def _required(evaluation: EvaluationResult) -> str:
+    """How many questions without an answer keep a run from being balanced."""
+    required = {question.node for question in QUESTIONS if question.structural}
+    nodes = [node for node in evaluation.tree if node.node in required]
+    number = sum(node.status == "not_measured" for node in nodes)
+    if number > 1:
+        return f"{number} required checks were not measured"
+    return "a required check was not measured"
+
+
+def _reasons(evaluation: EvaluationResult) -> str:
+    """``Not measured: scaler, loop (the reason); reduction (another one).``"""
+    by_reason: dict[str, list[str]] = {}
+    for node in evaluation.tree:
+        if node.status == "not_measured":
+            by_reason.setdefault(node.reason, []).append(_CHECKS.get(node.node, node.node))
+    named = [
+        ", ".join(nodes) + (f" ({reason})" if reason else "") for reason, nodes in by_reason.items()
+    ]
+    return f"Not measured: {'; '.join(named)}." if named else ""
+
+
 @dataclass(frozen=True)
 class Coverage:
     """One rule in the coverage panel."""
@@ -147,6 +170,15 @@ def coverage(evaluation: EvaluationResult) -> list[Coverage]:
 def _covered(rule: str, text: str) -> Coverage:
     status, _, reason = text.partition(":")
     return Coverage(rule, status.strip(), reason.strip())
+
+
+def not_measured_by_reason(covered: Sequence[Coverage]) -> list[tuple[str, list[str]]]:
+    """The rules that were not measured, by reason: the reason of the most rules first."""
+    rules: dict[str, list[str]] = {}
+    for line in covered:
+        if line.status == "not_measured":
+            rules.setdefault(line.reason, []).append(line.rule)
+    return sorted(rules.items(), key=lambda pair: -len(pair[1]))
 
 
 def tally(covered: list[Coverage]) -> dict[str, int]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gradledger_monitor.model.token_ledger import Entry
     from gradledger_monitor.rules.objective_verdicts import ObjectiveVerdict
 
-MOST_ROWS = 512
+MOST_ROWS = 64
 HALF_WIDTH = 40  # of the bar of a relative weight, in pixels
 _DOUBLINGS = 2  # at which a bar is full: 4 times too much or too little
 _TOLERANCE = 0.01  # relative weights this close to 1 differ by rounding
@@ -55,6 +55,12 @@ class Row:
         if self.relative is None or abs(self.relative - 1) <= _TOLERANCE:
             return "fair"
         return "over" if self.relative > 1 else "under"
+
+    @property
+    def place(self) -> str:
+        """Its micro-batch; of several ranks ``rank/micro-batch``."""
+        label = self.label.removeprefix("rank ")
+        return label.replace(" · ", "/").replace(" part ", ".")
 
     @property
     def bar(self) -> Bar:

@@ -78,7 +78,7 @@ def _call(event: Event) -> Call:
 
 def _step(record: StepRecord) -> Call:
     if record.skipped:
-        return Call("skip", "step skipped", ("a gradient was not finite",))
+        return Call("skipped", "step skipped", ("a gradient was not finite",))
     collectives = record.collectives_after
     details = (
         f"norm {formatting.figure(float(record.norm))}" if record.norm is not None else "",

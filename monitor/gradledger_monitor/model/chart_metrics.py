@@ -25,6 +25,7 @@ _METRICS_BY_RULE: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("reduction.*", ("balance",)),
     ("scaler.clip_before_unscale", ("clip_norm", "norm")),
     ("scaler.step_bypassed", ("balance", "norm")),
+    ("scaler.skipped_steps", ("skipped", "scale")),
     ("scaler.*", ("scale", "norm")),
     ("scheduler.*", ("lr",)),
     ("ddp.uneven_microbatches", ("micro_batches", "misallocation")),

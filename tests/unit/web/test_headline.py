@@ -48,7 +48,11 @@ def test_incomplete_names_what_was_not_measured() -> None:
     tree = (TreeNode("reduction", "?", "not_measured", "compiled"), TreeNode("loop", "?", "ok"))
     summary = headline.summarize(evaluation("incomplete", tree=tree), 5)
     assert "a required check was not measured" in summary.sentence
-    assert summary.detail == "Not measured: reduction."
+    assert summary.detail == "Not measured: reduction (compiled)."
+    both = (*tree, TreeNode("scaler", "?", "not_measured", "compiled"))
+    summary = headline.summarize(evaluation("incomplete", tree=both), 5)
+    assert "2 required checks were not measured" in summary.sentence
+    assert summary.detail == "Not measured: reduction, scaler (compiled)."
 
 
 def test_without_a_step_there_is_no_verdict_sentence() -> None:
@@ -119,3 +123,9 @@ def test_coverage_keeps_the_whole_reason() -> None:
     lines = headline.coverage(evaluation("balanced"))
     assert lines[1] == headline.Coverage("c.d", "not_applicable", "no GradScaler: none")
     assert headline.tally(lines) == {"ok": 1, "not_applicable": 1}
+
+
+def test_rules_that_were_not_measured_for_one_reason_are_one_line() -> None:
+    lines = [headline.Coverage(rule, "not_measured", reason) for rule, reason in ("ax", "by", "cy")]
+    lines.append(headline.Coverage("d", "ok", ""))
+    assert headline.not_measured_by_reason(lines) == [("y", ["b", "c"]), ("x", ["a"])]

@@ -129,9 +129,11 @@ def _figure_row(name: str, values: Sequence[float | None]) -> DiffRow:
     numbers = [value for value in values if value is not None]
     differs = bool(numbers) and max(numbers) - min(numbers) > _TOLERANCE * max(map(abs, numbers))
     text_of = formatting.percent if "misallocation" in name else formatting.figure
+    texts = tuple(map(text_of, values))
     partly_measured = 0 < len(numbers) < len(values)
-    change = _change(values[0], values[-1], "misallocation" in name) if differs else ""
-    return DiffRow(name, tuple(map(text_of, values)), differs or partly_measured, change)
+    is_changed = texts[0] != texts[-1]
+    change = _change(values[0], values[-1], "misallocation" in name) if is_changed else ""
+    return DiffRow(name, texts, differs or partly_measured, change)
 
 
 def _change(old: float | None, new: float | None, fraction: bool) -> str:
@@ -161,13 +163,16 @@ def changes(runs: Sequence[RunMedians]) -> list[str]:
 
 def _changes(before: RunMedians, after: RunMedians) -> list[str]:
     medians = (_median_change(key, name, before, after) for key, name in _BATCH_AND_RATE)
-    return [
+    measured = [
         *_verdict_change(before, after),
         *_result_changes(before, after),
         *_finding_changes(before, after),
         *(text for text in medians if text),
-        *_config_changes(before.run.config, after.run.config),
     ]
+    config = _config_changes(
+        before.run.config, after.run.config
+    )  # names of the script: as they are
+    return [*map(formatting.sentence, measured), *config]
 
 
 def _verdict_change(before: RunMedians, after: RunMedians) -> list[str]:
@@ -178,7 +183,7 @@ def _verdict_change(before: RunMedians, after: RunMedians) -> list[str]:
 
 
 def _result_changes(before: RunMedians, after: RunMedians) -> list[str]:
-    """``improved: d 10.1% to 0%``: how far misallocation and balance are from what is right."""
+    """``improved: d 10.1% → 0%``: how far misallocation and balance are from what is right."""
     texts = []
     for key, symbol, right in (("misallocation", "d", 0.0), ("balance", "B", 1.0)):
         old, new = before.last_medians.get(key), after.last_medians.get(key)
@@ -186,7 +191,7 @@ def _result_changes(before: RunMedians, after: RunMedians) -> list[str]:
             continue
         word = "improved" if abs(new - right) < abs(old - right) else "worse"
         text_of = formatting.percent if key == "misallocation" else formatting.figure
-        texts.append(f"{word}: {symbol} {text_of(old)} to {text_of(new)}")
+        texts.append(f"{word}: {symbol} {text_of(old)} \N{RIGHTWARDS ARROW} {text_of(new)}")
     return texts
 
 

@@ -15,7 +15,7 @@ import { all, one } from "./page.js";
 
 /**
  * A chart, as charts.py writes it.
- * @typedef {{id: string, title: string, series: Series[], figures: string[], fraction: [string, string] | null, markers: [string, string] | null, minimum_range: Range | null, log_if_wide: boolean, objective_metric: "balance" | "misallocation" | null, number_format: NumberFormat, layout: any}} Spec
+ * @typedef {{id: string, title: string, series: Series[], figures: string[], fraction: [string, string] | null, markers: [string, string] | null, minimum_range: Range | null, from_zero: boolean, log_if_wide: boolean, objective_metric: "balance" | "misallocation" | null, number_format: NumberFormat, layout: any}} Spec
  */
 
 /**
@@ -83,8 +83,10 @@ export function formatNumber(value, format = "figure") {
   if (typeof value !== "number") return "–";
   if (format === "percent") return Math.abs(value) < 5e-5 ? "0%" : `${(value * 100).toFixed(Math.abs(value) >= 0.9995 ? 0 : Math.abs(value) >= 0.01 ? 1 : 2)}%`;
   if (format === "count") return formatCount(value);
+  const size = Math.abs(value);
+  if (size >= 1000 && size < 1e9) return Math.round(value).toLocaleString("en");
   const rounded = Number(value.toPrecision(4));
-  if (rounded !== 0 && (Math.abs(rounded) < 1e-4 || Math.abs(rounded) >= 1e6)) return rounded.toExponential();
+  if (rounded !== 0 && (size < 1e-4 || size >= 1e9)) return rounded.toExponential().replace(/e([+-])(\d)$/, "e$10$2");
   return rounded.toLocaleString("en", { maximumFractionDigits: 8 });
 }
 
@@ -251,7 +253,7 @@ export function within(trace, [from, to]) {
 const TITLES = { step: "step %{x:,d}", tokens: "%{x:,d} tokens", time: "%{x|%a %H:%M:%S}" };
 
 /**
- * @param {{layout: any, log_if_wide?: boolean, minimum_range?: Range | null}} spec
+ * @param {{layout: any, log_if_wide?: boolean, from_zero?: boolean, minimum_range?: Range | null}} spec
  * @param {Unit} unit
  * @param {Range} range
  * @param {object[]} shapes
@@ -263,14 +265,57 @@ export function layoutOf(spec, unit, range, shapes, traces = [], log = undefined
   if (unit === "time") xaxis.type = "date";
   else Object.assign(xaxis, { type: "linear", tickformat: unit === "step" ? ",~d" : "~s" });
   const layout = { ...spec.layout, xaxis, shapes: [...(spec.layout.shapes ?? []), ...shapes] };
-  if (log ?? spansDecades(spec, traces)) layout.yaxis = { ...layout.yaxis, ...(layout.yaxis.type !== "log" && LOG_AXIS) };
-  else if (log === false && layout.yaxis.type === "log") layout.yaxis = { ...layout.yaxis, type: "linear", nticks: 5 };
-  // without a minimum range, the axis would magnify rounding noise
-  else if (spec.minimum_range) layout.yaxis = { ...layout.yaxis, autorangeoptions: { include: spec.minimum_range } };
+  const isLog = log ?? (layout.yaxis.type === "log" || spansDecades(spec, traces));
+  layout.yaxis = { ...layout.yaxis, ...(isLog ? LOG_AXIS : { type: "linear", nticks: 5 }), ...axisRange(spec, traces, isLog) };
+  if (layout.yaxis2) layout.yaxis2 = { ...layout.yaxis2, ...axisRange({ from_zero: true }, traces, false, "y2") };
   return layout;
 }
 
-const LOG_AXIS = { type: "log", rangemode: "normal", tickformat: "~g", nticks: 5, title: { text: "log scale", font: { size: 11 }, standoff: 4 } };
+const LOG_AXIS = { type: "log", title: { text: "log scale", font: { size: 11 }, standoff: 4 } };
+/**
+ * Powers of ten; between two of them 1, 2 and 5 times one; between two of those round numbers.
+ * @param {number} low
+ * @param {number} high
+ */
+function logTicks(low, high) {
+  const [first, last] = [Math.ceil(Math.log10(low)), Math.floor(Math.log10(high))];
+  const every = Math.max(1, Math.ceil((last - first + 1) / 5));
+  if (last - first >= 2) return Array.from({ length: Math.floor((last - first) / every) + 1 }, (_, index) => 10 ** (first + index * every));
+  const ticks = [first - 1, first, last].flatMap((power) => [1, 2, 5].map((digit) => digit * 10 ** power)).filter((tick) => tick >= low && tick <= high);
+  if (new Set(ticks).size >= 2) return [...new Set(ticks)];
+  const size = 10 ** Math.floor(Math.log10((high - low) / 3));
+  const step = [1, 2, 5, 10].map((digit) => digit * size).find((each) => each >= (high - low) / 4) ?? size;
+  return Array.from({ length: 5 }, (_, index) => Number(((Math.ceil(low / step) + index) * step).toPrecision(12))).filter((tick) => tick <= high);
+}
+
+const LEAST_SPAN = 0.01; // of the values: a narrower axis would magnify noise
+const PADDING = 0.06; // of the span, above and below the values
+
+/**
+ * The range of a vertical axis; plotly's own would magnify the noise of values that hardly differ.
+ * @param {{minimum_range?: Range | null, from_zero?: boolean}} spec
+ * @param {Trace[]} traces
+ * @param {boolean} log
+ * @param {string} axis
+ */
+function axisRange({ minimum_range: least, from_zero: fromZero }, traces, log, axis = "y") {
+  const drawn = traces.filter((trace) => trace.y && !trace.z && (trace.yaxis ?? "y") === axis);
+  const values = drawn.flatMap((trace) => trace.y).filter((y) => typeof y === "number" && (!log || y > 0));
+  if (!values.length) return {};
+  const [low, high] = values.reduce(([low, high], y) => [Math.min(low, y), Math.max(high, y)], [Infinity, -Infinity]);
+  if (log) {
+    const margin = high > low * (1 + LEAST_SPAN) ? Math.max(Math.log10(high / low) * PADDING, 0.02) : Math.log10(2);
+    const ends = [Math.log10(low) - margin, Math.log10(high) + margin];
+    const ticks = logTicks(10 ** ends[0], 10 ** ends[1]);
+    return { range: ends, autorange: false, tickmode: "array", tickvals: ticks, ticktext: ticks.map((tick) => formatNumber(tick)) };
+  }
+  const missing = Math.max(LEAST_SPAN * Math.max(Math.abs(low), Math.abs(high)) - (high - low), 0) / 2;
+  let [bottom, top] = [low - missing, high + missing];
+  if (least) [bottom, top] = [Math.min(least[0], bottom), Math.max(least[1], top)];
+  if (fromZero) bottom = Math.min(0, low);
+  const margin = (top - bottom || 1) * PADDING;
+  return { range: [fromZero && bottom === 0 ? 0 : bottom - margin, top + margin], autorange: false };
+}
 const DECADES = 100; // the largest value divided by the smallest, from which a linear axis hides the small ones
 
 /**

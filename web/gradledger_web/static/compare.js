@@ -7,7 +7,7 @@ import { all, one } from "./page.js";
 /** @typedef {import("./curves.js").Unit} Unit */
 /** @typedef {import("./curves.js").Range} Range */
 /** @typedef {{id: string, name: string, colour: string, series: string}} Source */
-/** @typedef {{plot: any, spec: {id: string, layout: any, minimum_range: Range | null, log_if_wide: boolean}}} Chart */
+/** @typedef {{plot: any, spec: {id: string, layout: any, minimum_range: Range | null, from_zero: boolean, log_if_wide: boolean}}} Chart */
 
 /** @type {Source[]} */
 const sources = JSON.parse(one("#sources").textContent ?? "");

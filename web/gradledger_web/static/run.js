@@ -70,6 +70,7 @@ const state = {
   pointed: /** @type {number | null} */ (null), // x under the pointer
   smoothing: 0, // in steps
   log: /** @type {Map<string, boolean>} */ (new Map()), // of the charts whose axis was switched, by id
+  hidden: /** @type {Set<string>} */ (new Set()), // lines that are switched off: chart and line
   evaluations: /** @type {Record<string, {step: number[], mean: (number | null)[]}>} */ ({}),
   objectives: /** @type {import("./charts.js").Objective[]} */ ([]),
   pattern: /** @type {{step: number[], collectives: (number | null)[][]}} */ ({ step: [], collectives: [] }),
@@ -137,10 +138,29 @@ const findings = () => JSON.parse(one("#spans").textContent ?? "");
  * @returns {Trace[]}
  */
 function chartTraces({ spec }) {
-  if (spec.id === "evaluations") return evaluationTraces(state.evaluations, palette, state.whole, state.unit).map(inRange);
+  const isShown = (/** @type {string} */ line) => !state.hidden.has(lineKey(spec.id, line));
+  if (spec.id === "evaluations") return evaluationTraces(state.evaluations, palette, state.whole, state.unit).filter(({ name }) => isShown(name)).map(inRange);
   if (spec.id === "collectives") return heatTraces(state.pattern, state.whole, state.unit);
-  if (spec.objective_metric) return objectiveTraces(spec, state.objectives, palette, state.whole, state.unit).map(inRange);
-  return [...(isLive() && !state.range ? liveTraces(spec, state.whole, state.unit) : []), ...tracesOf(spec, shownCurves(), state.unit, state.smoothing)];
+  if (spec.objective_metric) return objectiveTraces(spec, state.objectives, palette, state.whole, state.unit).filter(({ name }) => isShown(name)).map(inRange);
+  const shown = { ...spec, series: spec.series.filter(({ key }) => isShown(key)) };
+  return [...(isLive() && !state.range ? liveTraces(shown, state.whole, state.unit) : []), ...tracesOf(shown, shownCurves(), state.unit, state.smoothing)];
+}
+
+/**
+ * @param {string} chart
+ * @param {string} line
+ */
+const lineKey = (chart, line) => `${chart} ${line}`;
+
+/** @param {Event} event a click on an entry of a legend */
+function toggleLine(event) {
+  const button = /** @type {HTMLElement | null} */ (event.target instanceof Element && event.target.closest("[data-line]"));
+  const chart = charts.find(({ box }) => button && box.contains(button));
+  if (!button || !chart) return;
+  const key = lineKey(chart.spec.id, button.dataset.line ?? "");
+  if (!state.hidden.delete(key)) state.hidden.add(key);
+  button.setAttribute("aria-pressed", String(!state.hidden.has(key)));
+  redraw([chart]);
 }
 
 /** @param {Trace} trace */
@@ -174,7 +194,7 @@ const hasData = (traces) => traces.some((trace) => (trace.z ?? trace.y)?.flat().
 /** @param {Chart} chart */
 async function drawChart(chart) {
   const traces = chartTraces(chart);
-  const measured = hasData(traces);
+  const measured = hasData(traces) || chart.box.querySelector("[aria-pressed=false][data-line]") !== null;
   chart.box.toggleAttribute("data-empty", !measured);
   if (measured && chart.box.hidden) keepInPlace(() => (chart.box.hidden = false));
   chart.stale = false;
@@ -282,15 +302,23 @@ function namedValues(metric, at) {
  * @param {[string, number | null, "figure" | "percent"][]} lines
  */
 function showNames(list, lines) {
-  const items = lines.map(([name, value, format], index) => {
-    const item = document.createElement("li");
-    item.innerHTML = `<svg width="18" height="8" viewBox="0 0 18 8" aria-hidden="true"><path d="M0 4h18" stroke="${palette[index % palette.length]}" stroke-width="2.5"/></svg>`;
-    const last = document.createElement("output");
-    last.textContent = formatNumber(value, format);
-    item.append(` ${name} `, last);
-    return item;
-  });
-  list.replaceChildren(...items);
+  const shown = all("[data-line]", list).map((button) => button.dataset.line);
+  if (String(shown) !== String(lines.map(([name]) => name))) list.replaceChildren(...lines.map(([name], index) => legendEntry(name, index)));
+  all("output", list).forEach((output, index) => (output.textContent = formatNumber(lines[index][1], lines[index][2])));
+}
+
+/**
+ * @param {string} name
+ * @param {number} index
+ */
+function legendEntry(name, index) {
+  const item = document.createElement("li");
+  item.innerHTML = `<button type="button" class="toggle" aria-pressed="true"><svg width="18" height="8" viewBox="0 0 18 8" aria-hidden="true"><path d="M0 4h18" stroke="${palette[index % palette.length]}" stroke-width="2.5"/></svg></button>`;
+  const button = one("button", item);
+  button.dataset.line = name;
+  button.setAttribute("aria-label", `Show ${name}`);
+  item.append(` ${name} `, document.createElement("output"));
+  return item;
 }
 
 const observer = new IntersectionObserver(
@@ -414,6 +442,7 @@ for (const chart of charts) {
   const switchLog = () => redraw([(state.log.set(chart.spec.id, !hasLogAxis(chart)), chart)]);
   connectTools(chart.box, { redraw: () => redraw([chart]), switchLog, csv: () => csvOf(chart), traces: () => chartTraces(chart), layout: () => chartLayout(chart, chartTraces(chart)) });
 }
+section.addEventListener("click", toggleLine);
 section.addEventListener("pointermove", point);
 section.addEventListener("pointerleave", point);
 redraw(nearCharts);

@@ -76,6 +76,7 @@ def show_run(
         why_no_layers=layer_map.why_empty(evaluation.coverage),
         coverage=coverage,
         tally=headline.tally(coverage),
+        not_measured=headline.not_measured_by_reason(coverage),
         quarantined=queries.quarantined_steps(store, run, MAX_QUARANTINED),
         chosen=[line for line in coverage if is_overridden(line.reason)],
         sketches={(f.rule, f.optimizer): _sketches(store, row, f) for f in evaluation.findings},
@@ -87,6 +88,7 @@ def show_run(
         last_step=last_step,
         evaluated_steps=curves.evaluated_steps(store, run),
         charts=charts.RUN_CHARTS,
+        unmeasured=charts.reasons(evaluation.tree),
         palette=charts.PALETTE,
         with_data=_with_data(store, run, optimizer, len(objectives)),
         snooze_periods=SNOOZE_PERIODS,
@@ -175,7 +177,7 @@ def _pairs(store: Store, run: RunRow, finding: Finding) -> evidence_svg.ShareBar
     rows = step_table.rows(windows[0].facts, verdict)
     return evidence_svg.share_bars(
         step,
-        [row.label for row in rows],
+        [row.place for row in rows],
         [row.token_share for row in rows],
         [row.gradient_share for row in rows],
     )

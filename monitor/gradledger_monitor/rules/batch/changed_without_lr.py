@@ -12,6 +12,7 @@ from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.definition import DEFAULTS, Parameter
+from gradledger_monitor.rules.number_text import significant
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_applicable, not_measured
 from gradledger_monitor.rules.state import declare
 
@@ -228,8 +229,8 @@ def _report(before: _Batch, now: _Batch) -> Outcome:
         "warning",
         f"The effective batch changes by a factor of {ratio:.3g}, the learning rate does not",
         f"{unit} per step over all ranks went from {old:,} to {new:,}, while the learning rate "
-        f"went from {before.rate:.4g} to {now.rate:.4g}. That is a scaling exponent of "
-        f"{math.log(moved or 1) / math.log(ratio):.2g} (1: linear, 0.5: square root).",
+        f"went from {significant(before.rate)} to {significant(now.rate)}. That is a scaling "
+        f"exponent of {math.log(moved or 1) / math.log(ratio):.2g} (1: linear, 0.5: square root).",
         FIX,
         batch_before=old,
         batch=new,

@@ -13,6 +13,7 @@ from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.ddp.common import SEVERAL_RANKS, may_be_divided
 from gradledger_monitor.rules.ddp.replicas import SAME, Replicas, differ_by, listed
 from gradledger_monitor.rules.definition import DEFAULTS, Parameter
+from gradledger_monitor.rules.number_text import significant
 from gradledger_monitor.rules.rule import (
     OK,
     Rule,
@@ -281,7 +282,7 @@ def _synced_beside(facts: StepFacts) -> bool:
 
 
 def _scaled(scales: Sequence[float]) -> tuple[str, str, str]:
-    numbers = ", ".join(f"{scale:.4g}" for scale in scales[:8])
+    numbers = ", ".join(map(significant, scales[:8]))
     return (
         "Each rank scales the combined gradient by its own number",
         "The ranks combine their gradients, and multiply the result by different numbers: relative "
@@ -338,7 +339,7 @@ def _rates(facts: StepFacts) -> str:
     rates = _values(facts, "lr")
     if not differ_by(rates, SAME):
         return ""
-    return f". The learning rates are {min(rates):.4g} to {max(rates):.4g}"
+    return f". The learning rates are {significant(min(rates))} to {significant(max(rates))}"
 
 
 def _values(facts: StepFacts, name: str) -> list[float]:
@@ -362,5 +363,6 @@ def _differences(norms_differ: bool, drifted: bool, norms: list[float], rates: l
     if drifted:
         differences.append("the sampled parameters are not equal")
     if differ_by(rates, SAME):
-        differences.append(f"the learning rates are {min(rates):.4g} to {max(rates):.4g}")
+        ends = f"{significant(min(rates))} to {significant(max(rates))}"
+        differences.append(f"the learning rates are {ends}")
     return f"The ranks do not train the same model: {'; '.join(differences)}."

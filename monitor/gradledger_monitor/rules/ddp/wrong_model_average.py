@@ -7,6 +7,7 @@ from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.ranks.manual_all_reduce import model_average
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.ddp.common import SEVERAL_RANKS
+from gradledger_monitor.rules.number_text import significant
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_applicable
 
 FIX = """\
@@ -91,7 +92,7 @@ class WrongModelAverage(Rule):
             "error",
             f"The outer step adds up the ranks' changes: {ranks} times too large",
             f"The outer optimizer steps on the sum of the changes of {ranks} ranks, not on their "
-            f"average, with the learning rate {rate:.3g}.",
+            f"average, with the learning rate {significant(rate)}.",
             FIX_OUTER,
             times_average=round(excess, 6),
             learning_rate=rate,

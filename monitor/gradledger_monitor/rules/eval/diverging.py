@@ -8,6 +8,7 @@ from itertools import pairwise
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.run_history import RunHistory
 from gradledger_monitor.model.token_ledger import total
+from gradledger_monitor.rules.number_text import significant
 from gradledger_monitor.rules.rule import OK, HistoryRule, finding, not_measured
 
 RISES = 3  # evaluations in a row that are worse than the one before
@@ -56,6 +57,8 @@ class Diverging(HistoryRule):
         losses = {n: v for n, v in history.evaluations.items() if _is_loss(n)}
         if not losses:
             yield 0, not_measured("no validation loss was logged with log_eval")
+        elif max(map(len, losses.values())) <= RISES:
+            yield 0, not_measured(f"needs {RISES + 1} evaluations of a loss")
         order = sorted(history.losses)
         training = {
             step: [history.losses[s] for s in history.steps_before(step, order)]
@@ -87,9 +90,9 @@ def _compare(
     return finding(
         "warning",
         "Validation diverges from training",
-        f"{name} rose from {values[first]:.4g} (step {first}) to {values[last]:.4g} (step {last}) "
-        f"over {RISES} evaluations, while the training loss fell from {losses[0]:.4g} to "
-        f"{losses[-1]:.4g}.",
+        f"{name} rose from {significant(values[first])} (step {first}) to "
+        f"{significant(values[last])} (step {last}) over {RISES} evaluations, while the training "
+        f"loss fell from {significant(losses[0])} to {significant(losses[-1])}.",
         FIX,
         metric=name,
         steps=steps,

@@ -10,6 +10,7 @@ from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.rules.circumstances import Onset
 from gradledger_monitor.rules.definition import DEFAULTS, Parameter
 from gradledger_monitor.rules.loss.common import OPPOSED, may_be_opposed
+from gradledger_monitor.rules.number_text import significant
 from gradledger_monitor.rules.rule import OK, Rule, Window, counted, finding, not_measured
 from gradledger_monitor.rules.state import declare
 
@@ -112,9 +113,10 @@ class Exploding(Rule):
         return finding(
             "warning",
             "The gradient norm explodes",
-            f"The gradient norm went from {norm_before:.3g} to {norm:.3g} in "
-            f"{counted(len(self._last) - 1, 'step')}, and the loss from {loss_before:.4g} to "
-            f"{loss:.4g}.{self._excess()}{self._onset.text}",
+            f"The gradient norm went from {significant(norm_before)} to {significant(norm)} in "
+            f"{counted(len(self._last) - 1, 'step')}, and the loss from "
+            f"{significant(loss_before)} to {significant(loss)}.{self._excess()}"
+            f"{self._onset.text}",
             FIX,
             norm=norm,
             norm_before=norm_before,

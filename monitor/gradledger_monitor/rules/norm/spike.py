@@ -149,8 +149,9 @@ class Spike(Rule):
         return finding(
             "warning",
             "The gradient norm spikes",
-            f"The gradient norm {'reached' if moved else 'is'} {norm:.4g}, {ratio:.1f} times its "
-            f"moving average, {self._consequence(moved)}.{self._onset.text}{self._again()}",
+            f"The gradient norm {'reached' if moved else 'is'} {significant(norm)}, {ratio:.1f} "
+            f"times its moving average, {self._consequence(moved)}.{self._onset.text}"
+            f"{self._again()}",
             FIX,
             norm=norm,
             ratio=round(ratio, 4),
@@ -224,9 +225,9 @@ class Spike(Rule):
         return finding(
             "warning",
             "The gradient norm spikes",
-            f"The gradient norm is {norm:.4g}, {significant(ratio)} times the largest of the "
-            f"{counted(history, 'step')} before, and the loss is {significant(loss or 0.0)}, where "
-            f"it was at most {significant(largest_loss)}.{self._onset.text}",
+            f"The gradient norm is {significant(norm)}, {significant(ratio)} times the largest of "
+            f"the {counted(history, 'step')} before, and the loss is {significant(loss or 0.0)}, "
+            f"where it was at most {significant(largest_loss)}.{self._onset.text}",
             FIX,
             norm=norm,
             ratio=round(ratio, 4),

@@ -11,6 +11,7 @@ from gradledger_monitor.model.clipping import clip_coefficient
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.definition import DEFAULTS, Parameter
+from gradledger_monitor.rules.number_text import significant
 from gradledger_monitor.rules.rule import OK, Rule, Window, counted, finding, not_measured
 from gradledger_monitor.rules.state import declare
 
@@ -102,8 +103,8 @@ class Vanishing(Rule):
         return finding(
             "warning",
             "The gradients vanish",
-            f"The median gradient norm fell from {norm_early:.3g} to {norm:.3g}, while the median "
-            f"loss went from {loss_early:.4g} to {loss:.4g}.",
+            f"The median gradient norm fell from {significant(norm_early)} to {significant(norm)}, "
+            f"while the median loss went from {significant(loss_early)} to {significant(loss)}.",
             FIX,
             norm_early=norm_early,
             norm=norm,

@@ -26,6 +26,7 @@ from gradledger_monitor.rules.balance.evidence import (
 from gradledger_monitor.rules.balance.explanations import PARTS_OR_TASKS
 from gradledger_monitor.rules.balance.patterns import is_fair
 from gradledger_monitor.rules.definition import DEFAULTS, Parameter
+from gradledger_monitor.rules.number_text import significant
 from gradledger_monitor.rules.objective_names import objective_name
 from gradledger_monitor.rules.reduction.fixes import TOKEN_MEAN, token_mean, without_short_batch
 from gradledger_monitor.rules.reduction.short_batches import ShortBatch, ShortBatches
@@ -315,6 +316,7 @@ def _ranks_sentence(facts: StepFacts) -> str:
 
 def _loss_sentence(facts: StepFacts) -> str:
     reported, token = facts.loss_reported, facts.loss_token
-    if reported is None or token is None:
+    if reported is None or token is None or significant(reported) == significant(token):
         return ""
-    return f" The accumulated loss is {reported:.4f}; the mean over all tokens is {token:.4f}."
+    means = f"{significant(reported)}; the mean over all tokens is {significant(token)}"
+    return f" The accumulated loss is {means}."

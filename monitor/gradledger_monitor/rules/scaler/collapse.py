@@ -81,10 +81,10 @@ class Collapse(Rule):
             return OK
         return finding(
             "error" if scale <= self.error else "warning",
-            f"The loss scale has collapsed to {scale:.3g}",
-            f"The loss scale fell from {significant(self._first)} to {scale:.3g}. A GradScaler "
-            f"lowers its scale when gradients are not finite.{self._origin()} At this scale, small "
-            "fp16 gradients become zero.",
+            f"The loss scale has collapsed to {significant(scale)}",
+            f"The loss scale fell from {significant(self._first)} to {significant(scale)}. A "
+            f"GradScaler lowers its scale when gradients are not finite.{self._origin()} At this "
+            "scale, small fp16 gradients become zero.",
             FIX,
             scale=scale,
             first_scale=self._first,
