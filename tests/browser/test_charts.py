@@ -194,12 +194,33 @@ def test_a_mark_above_a_chart_leads_to_the_finding(page: Page) -> None:
     expect(page.locator('[data-rule="reduction.token_weights_unequal"]')).to_be_in_viewport()
 
 
+LIVE_DOTS = f"{NORM}.data.some(({{ mode, x }}) => mode === 'markers' && x[0] === 3)"
+
+
 def test_a_run_that_is_sending_has_a_live_dot_until_it_stops(page: Page, service: Service) -> None:
     service.post(batch("sending", [step(n) for n in (1, 2, 3)]))
     opened(page, "sending")
     expect(page.locator("#live")).to_be_visible()
-    dots = f"{NORM}.data.filter(({{ mode, x }}) => mode === 'markers' && x[0] === 3).length > 0"
-    until(page, dots, True)
+    until(page, LIVE_DOTS, True)
+    _stop(page)
+    until(page, LIVE_DOTS, False)
+
+
+def test_the_live_dot_leaves_a_chart_that_a_finding_pushed_out_of_sight(
+    page: Page, service: Service
+) -> None:
+    service.post(batch("starting", []))
+    page.goto("/runs/starting")
+    expect(page.locator("#charts[data-ready]")).to_be_visible()
+    service.post(batch("starting", [step(n) for n in (1, 2, 3)]))
+    until(page, f"Boolean({NORM}.data) && {LIVE_DOTS}", True)
+    expect(page.locator("#live")).not_to_have_attribute("hidden", "")
+    expect(page.locator("#chart-norm")).not_to_be_in_viewport()
+    _stop(page)
+    until(page, LIVE_DOTS, False)
+
+
+def _stop(page: Page) -> None:
+    """The page has the run's last record for long."""
     page.evaluate("document.querySelector('#verdict .seen').dataset.seen = '1'")
     expect(page.locator("#live")).to_be_hidden()
-    until(page, dots, False)

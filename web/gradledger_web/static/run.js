@@ -13,8 +13,9 @@ import { all, keepInPlace, one, refresh } from "./page.js";
 /** @typedef {import("./charts.js").Trace} Trace */
 
 /**
- * box: the figure element; visible: near the viewport; stale: not drawn since the data changed.
- * @typedef {{plot: any, box: HTMLElement, spec: Spec, visible: boolean, stale: boolean, hasListeners: boolean}} Chart
+ * box: the figure element; visible: near the viewport; stale: not drawn since the data changed;
+ * live: drawn while the run was live, null: never drawn.
+ * @typedef {{plot: any, box: HTMLElement, spec: Spec, visible: boolean, stale: boolean, live: boolean | null, hasListeners: boolean}} Chart
  */
 
 const MOST_POINTS = 3000; // above this, the whole run is fetched again, downsampled by the server
@@ -33,6 +34,7 @@ const charts = all(".plot", section).map((plot) => ({
   spec: specOf(plot),
   visible: false,
   stale: true,
+  live: null,
   hasListeners: false,
 }));
 const lineCharts = charts.filter(({ spec }) => spec.series.length > 0);
@@ -198,6 +200,7 @@ async function drawChart(chart) {
   chart.box.toggleAttribute("data-empty", !measured);
   if (measured && chart.box.hidden) keepInPlace(() => (chart.box.hidden = false));
   chart.stale = false;
+  chart.live = isLive();
   const drawn = draw(chart.plot, { data: traces, layout: chartLayout(chart, traces) });
   addListeners(chart); // at once: a drag may follow before plotly has finished
   await drawn;
@@ -477,9 +480,9 @@ events.addEventListener("open", onEvent); // after a lost connection: fetch what
 document.addEventListener("visibilitychange", () => document.hidden || updatePending());
 section.dataset.ready = "";
 
-let live = isLive();
 setInterval(() => {
   one("#live").hidden = !isLive();
-  if (live !== isLive()) redraw(lineCharts);
-  live = isLive();
+  if (dragging) return;
+  // also out of sight, where a finding that appears above may have pushed a chart with a live dot
+  for (const chart of lineCharts) if (chart.live !== null && chart.live !== isLive()) drawChart(chart);
 }, 1000);
