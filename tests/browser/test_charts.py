@@ -168,6 +168,27 @@ def test_a_chart_has_a_logarithmic_axis_a_larger_size_a_picture_and_its_numbers(
     assert picture.value.path().read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_line_is_switched_off_and_on_by_its_entry_in_the_legend(page: Page) -> None:
+    opened(page, "half")
+    chart = page.locator("#chart-loss")
+    chart.scroll_into_view_if_needed()
+    names = 'document.querySelector("#chart-loss .plot").data?.map(({ name }) => name)'
+    both = ["reported", "token-weighted"]
+    until(page, names, both)
+    reported = chart.get_by_role("button", name="Show reported")
+    weighted = chart.get_by_role("button", name="Show token-weighted")
+    reported.click()
+    until(page, names, both[1:])
+    expect(reported).to_have_attribute("aria-pressed", "false")
+    weighted.press("Enter")
+    until(page, names, [])
+    expect(weighted).to_be_visible()  # a chart without lines has data, and keeps its legend
+    reported.click()
+    weighted.click()
+    until(page, names, both)
+    expect(reported).to_have_attribute("aria-pressed", "true")
+
+
 def test_smoothing_is_a_mean_over_steps_beside_the_measured_values(page: Page) -> None:
     opened(page, "wrong")
     applied = f'{NORM}.data.filter((trace) => (trace.name ?? "").startsWith("applied"))'

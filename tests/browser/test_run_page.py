@@ -5,8 +5,10 @@ from __future__ import annotations
 from playwright.sync_api import Page, expect
 
 from gradledger.records import MicroBatch, StepRecord
-from helpers.batches import batch, fair_step, step
+from helpers.batches import batch, eventually, fair_step, step
 from helpers.charts import open_run, points, press, release, shows_all, zoom, zoomed
+from helpers.patience import HANGS
+from helpers.seeded import judged
 from helpers.service import Service
 
 
@@ -139,6 +141,7 @@ def test_the_charts_of_a_healthy_run_come_first_and_findings_before_them(
     page: Page, service: Service
 ) -> None:
     service.post(batch("healthy", [fair_step(n) for n in (1, 2)]))
+    assert eventually(HANGS, judged(service, "healthy", 2))
     open_run(page, "healthy", 2)
     assert page.evaluate(ORDER) == "charts,checks"
     verdict = page.locator("#verdict").bounding_box()
@@ -147,3 +150,35 @@ def test_the_charts_of_a_healthy_run_come_first_and_findings_before_them(
     service.post(batch("healthy", steps(3, 8)))
     expect(page.locator(".finding h3")).to_be_visible()
     assert page.evaluate(ORDER) == "evaluation,charts"
+
+
+def test_an_incomplete_run_shows_before_its_charts_what_was_not_measured(
+    page: Page, service: Service
+) -> None:
+    hidden = MicroBatch(loss=1.0, missing={"terms": "the loss is inside torch.compile"})
+    records = [StepRecord(0, n, 1_700_000_000.0 + n, [hidden]) for n in range(1, 6)]
+    service.post(batch("hidden", records))
+    assert eventually(HANGS, judged(service, "hidden", 5))
+    open_run(page, "hidden", 5)
+    expect(page.locator("#verdict")).to_contain_text("the loss is inside torch.compile")
+    assert page.evaluate(ORDER) == "evaluation,charts"
+    expect(page.locator("#evaluation").get_by_role("heading", name="Decision tree")).to_be_visible()
+    balance = page.locator("#chart-balance .plot")
+    balance.scroll_into_view_if_needed()
+    reason = "Not measured: the loss is inside torch.compile"
+    expect(balance).to_have_attribute("data-reason", reason)
+
+
+def test_a_chart_without_data_gets_its_reason_from_the_first_evaluation(
+    page: Page, service: Service
+) -> None:
+    service.post(batch("unseen", []))
+    page.goto("/runs/unseen")
+    balance = page.locator("#chart-balance .plot")
+    expect(balance).to_have_attribute("data-reason", "No evaluated steps")
+    hidden = MicroBatch(loss=1.0, missing={"terms": "the loss is inside torch.compile"})
+    records = [StepRecord(0, n, 1_700_000_000.0 + n, [hidden]) for n in range(1, 6)]
+    service.post(batch("unseen", records))
+    balance.scroll_into_view_if_needed()
+    reason = "Not measured: the loss is inside torch.compile"
+    expect(balance).to_have_attribute("data-reason", reason)

@@ -67,6 +67,36 @@ def test_a_step_that_some_ranks_have_not_reported_is_called_incomplete(
     )
 
 
+def test_a_step_of_1024_ranks_shows_the_rows_that_differ_most(page: Page, service: Service) -> None:
+    ranks = 1_024
+    for rank in range(ranks):
+        tokens = (10, 90) if rank == 700 else (40, 40)
+        record = step(1, tokens=tokens, sync="averaged")
+        service.post(batch("wide", [record], rank=rank, world_size=ranks))
+    assert eventually(HANGS, judged(service, "wide", 1))
+    page.goto("/runs/wide/steps/0/1")
+    rows = page.locator(".ledger tbody tr")
+    expect(rows).to_have_count(64)
+    expect(rows.first).to_contain_text("rank 700")
+    expect(page.get_by_text("1,984 more are not shown")).to_be_visible()
+    bars = 'document.querySelector(".plot").data[0].x'
+    labels = page.evaluate(bars)
+    assert len(labels) == 32
+    assert set(labels[:2]) == {"700/1", "700/2"}
+
+
+def test_loss_terms_of_many_ranks_that_belong_to_no_objective_are_counted(
+    page: Page, service: Service
+) -> None:
+    for rank in range(40):  # nothing combines their gradients: the ledger is that of rank 0
+        service.post(batch("apart", [step(1)], rank=rank, world_size=40))
+    assert eventually(HANGS, judged(service, "apart", 1))
+    page.goto("/runs/apart/steps/0/1")
+    uncounted = page.locator("section", has_text="Not in an objective")
+    expect(uncounted.locator("tbody tr")).to_have_count(64)
+    expect(uncounted).to_contain_text("14 more are not shown")
+
+
 def test_a_point_of_a_chart_and_the_step_field_both_open_the_ledger(
     page: Page, service: Service
 ) -> None:

@@ -1,4 +1,4 @@
-"""Pictures of every page in every state, in both themes and two widths, and what a page costs.
+"""Pictures of every page in every state, in both themes and two widths.
 
-``make gallery`` writes them into ``build/gallery``, to be looked at. Nothing of it is committed.
+``make gallery`` writes them into ``build/gallery``, to be looked at.
 """

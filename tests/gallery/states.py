@@ -71,8 +71,8 @@ def _multiply(store: Store, now: float) -> None:
     runs, findings = tables.runs, tables.findings
     with store.writing() as connection:
         originals = [dict(row._mapping) for row in connection.execute(select(runs))]
-        their = [dict(row._mapping) for row in connection.execute(select(findings))]
-        rows, found = [], []
+        finding_rows = [dict(row._mapping) for row in connection.execute(select(findings))]
+        rows, copies = [], []
         for number in range(MANY):
             original = originals[number % len(originals)]
             key = 1_000 + number
@@ -81,9 +81,9 @@ def _multiply(store: Store, now: float) -> None:
             times = {"started": now - age - 900, "last_seen": now - age, "ended": True}
             config = {"config": {"lr": round(1e-4 * (1 + number % 9), 6), "seed": number}}
             rows.append({**original, **changes, **times, **config, "project": "sweep"})
-            found += [{**f, "run": key} for f in their if f["run"] == original["key"]]
+            copies += [{**f, "run": key} for f in finding_rows if f["run"] == original["key"]]
         connection.execute(insert(runs), rows)
-        connection.execute(insert(findings), found)
+        connection.execute(insert(findings), copies)
 
 
 @contextmanager

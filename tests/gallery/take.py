@@ -106,8 +106,8 @@ def take(page: Page, path: str, target: Path) -> None:
     if page.locator("#charts").count():
         page.wait_for_selector("#charts[data-ready]", timeout=60_000)
     height = page.evaluate("document.documentElement.scrollHeight")
-    for place in range(0, height, 800):
-        page.evaluate(f"scrollTo(0, {place})")
+    for top in range(0, height, 800):
+        page.evaluate(f"scrollTo(0, {top})")
         page.wait_for_timeout(60)
     page.evaluate("scrollTo(0, 0)")
     page.wait_for_timeout(250)
@@ -121,7 +121,7 @@ def opened(browser: Browser, service: Service, width: int, theme: Theme) -> Page
 
 
 def sending(service: Service, stop: threading.Event) -> None:
-    """A run that goes on until it is stopped."""
+    """Send the steps of a live run until ``stop`` is set."""
     number, start = 0, time.time()
     while not stop.wait(0.25):
         number += 1
@@ -165,12 +165,12 @@ def main() -> None:
     parser.add_argument("--states", nargs="+", default=list(STATES))
     parser.add_argument("--themes", nargs="+", default=list(THEMES))
     parser.add_argument("--widths", nargs="+", type=int, default=list(HEIGHTS))
-    asked = parser.parse_args()
-    asked.folder.mkdir(parents=True, exist_ok=True)
-    with sync_playwright() as playwright, tempfile.TemporaryDirectory() as place:
+    options = parser.parse_args()
+    options.folder.mkdir(parents=True, exist_ok=True)
+    with sync_playwright() as playwright, tempfile.TemporaryDirectory() as folder:
         browser = playwright.chromium.launch(executable_path=find_browser(), args=QUIET)
-        for state in asked.states:
-            with STATES[state](Path(place)) as service:
+        for state in options.states:
+            with STATES[state](Path(folder)) as service:
                 stop = threading.Event()
                 sender = threading.Thread(target=sending, args=(service, stop))
                 if state == "full":
@@ -178,9 +178,9 @@ def main() -> None:
                     stop.wait(5)
                 try:
                     for page, path, name in pictures(
-                        browser, state, service, asked.only, asked.themes, asked.widths
+                        browser, state, service, options.only, options.themes, options.widths
                     ):
-                        take(page, path, asked.folder / name)
+                        take(page, path, options.folder / name)
                 finally:
                     stop.set()
         browser.close()

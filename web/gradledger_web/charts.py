@@ -319,20 +319,20 @@ class TokenShare(Protocol):
     """The columns of a ledger row that the bar chart of a step shows."""
 
     @property
-    def place(self) -> str: ...
+    def short_label(self) -> str: ...
     @property
     def token_share(self) -> float: ...
     @property
     def gradient_share(self) -> float: ...
 
 
-MOST_BARS = 32  # pairs of them; more cannot be told apart
+MOST_BARS = 32  # pairs of them; more are too narrow to distinguish
 
 
 def shares_figure(rows: Sequence[TokenShare], unit: str = "tokens") -> Figure:
     """A bar chart: the share of tokens and the share of gradient weight of each row."""
     rows = rows[:MOST_BARS]
-    labels = [row.place for row in rows]
+    labels = [row.short_label for row in rows]
     tokens = _bars(f"share of {unit}", GREY, labels, [row.token_share for row in rows])
     weight = _bars("share of gradient", VERMILION, labels, [row.gradient_share for row in rows])
     layout = _layout({"tickformat": ".2~%", "rangemode": "tozero", "nticks": 5}, height=280)

@@ -57,7 +57,7 @@ class Row:
         return "over" if self.relative > 1 else "under"
 
     @property
-    def place(self) -> str:
+    def short_label(self) -> str:
         """Its micro-batch; of several ranks ``rank/micro-batch``."""
         label = self.label.removeprefix("rank ")
         return label.replace(" · ", "/").replace(" part ", ".")

@@ -50,6 +50,12 @@ def test_the_change_of_a_figure_is_a_factor_or_percentage_points() -> None:
     assert changes["verdict"] == ""
 
 
+def test_a_small_change_of_a_figure_is_a_percentage() -> None:
+    rows = run_diff.result_rows([medians(loss_token=2.663), medians(loss_token=2.672)])
+    changes = {row.name: row.change for row in rows}
+    assert changes["token-weighted loss"] == "+0.338%"
+
+
 def test_the_change_column_names_findings_that_are_new_or_gone() -> None:
     finding = Finding("norm.spike", 0, "error", 1, 2, 2, "A spike", "", "", {})
     broken, fixed = medians(), medians()

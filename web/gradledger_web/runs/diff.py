@@ -34,6 +34,7 @@ _RESULTS = (
     ("norm", "gradient norm"),
 )
 _RESULT_TOLERANCE = 0.001  # of a misallocation or a balance; smaller changes are rounding
+_SMALL_CHANGE = 0.1  # of a figure: smaller ones are percentages, larger ones factors
 _TOLERANCE = 0.02  # medians of two equal trainings differ by less
 
 
@@ -137,11 +138,13 @@ def _figure_row(name: str, values: Sequence[float | None]) -> DiffRow:
 
 
 def _change(old: float | None, new: float | None, fraction: bool) -> str:
-    """A difference in percentage points, or a factor."""
+    """A difference in percentage points, a factor, or the percentage of a small change."""
     if old is None or new is None:
         return ""
     if fraction:
         return f"{formatting.signed((new - old) * 100)} points"
+    if old and abs(new / old - 1) < _SMALL_CHANGE:
+        return f"{formatting.signed((new / old - 1) * 100)}%"
     return formatting.times(new / old) if old and new / old > 0 else formatting.signed(new - old)
 
 
@@ -169,9 +172,8 @@ def _changes(before: RunMedians, after: RunMedians) -> list[str]:
         *_finding_changes(before, after),
         *(text for text in medians if text),
     ]
-    config = _config_changes(
-        before.run.config, after.run.config
-    )  # names of the script: as they are
+    config = _config_changes(before.run.config, after.run.config)
+    # names in the configuration belong to the script: they get no capital letter
     return [*map(formatting.sentence, measured), *config]
 
 

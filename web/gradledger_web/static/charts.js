@@ -288,6 +288,10 @@ function logTicks(low, high) {
   return Array.from({ length: 5 }, (_, index) => Number(((Math.ceil(low / step) + index) * step).toPrecision(12))).filter((tick) => tick <= high);
 }
 
+// Beside the axis there is no room for 2,000,000: it is 2M there.
+/** @param {number} tick */
+const tickText = (tick) => (tick < 1e5 || tick >= 1e9 ? formatNumber(tick) : tick < 1e6 ? `${tick / 1e3}k` : `${tick / 1e6}M`);
+
 const LEAST_SPAN = 0.01; // of the values: a narrower axis would magnify noise
 const PADDING = 0.06; // of the span, above and below the values
 
@@ -307,7 +311,7 @@ function axisRange({ minimum_range: least, from_zero: fromZero }, traces, log, a
     const margin = high > low * (1 + LEAST_SPAN) ? Math.max(Math.log10(high / low) * PADDING, 0.02) : Math.log10(2);
     const ends = [Math.log10(low) - margin, Math.log10(high) + margin];
     const ticks = logTicks(10 ** ends[0], 10 ** ends[1]);
-    return { range: ends, autorange: false, tickmode: "array", tickvals: ticks, ticktext: ticks.map((tick) => formatNumber(tick)) };
+    return { range: ends, autorange: false, tickmode: "array", tickvals: ticks, ticktext: ticks.map(tickText) };
   }
   const missing = Math.max(LEAST_SPAN * Math.max(Math.abs(low), Math.abs(high)) - (high - low), 0) / 2;
   let [bottom, top] = [low - missing, high + missing];

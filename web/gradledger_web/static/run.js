@@ -193,11 +193,22 @@ const csvOf = (chart) => (chart.spec.series.length ? csvOfCurves(shownCurves(), 
 /** @param {Trace[]} traces */
 const hasData = (traces) => traces.some((trace) => (trace.z ?? trace.y)?.flat().some((/** @type {unknown} */ value) => value !== null));
 
+/**
+ * Why a chart has no data.
+ * @param {Chart} chart
+ */
+function reasonOf({ spec }) {
+  if (!state.whole.length) return "No evaluated steps";
+  const reason = JSON.parse(one("#reasons").textContent ?? "")[spec.id];
+  return reason ? `Not measured: ${reason}` : "Not measured";
+}
+
 /** @param {Chart} chart */
 async function drawChart(chart) {
   const traces = chartTraces(chart);
   const measured = hasData(traces) || chart.box.querySelector("[aria-pressed=false][data-line]") !== null;
   chart.box.toggleAttribute("data-empty", !measured);
+  if (!measured) chart.plot.dataset.reason = reasonOf(chart);
   if (measured && chart.box.hidden) keepInPlace(() => (chart.box.hidden = false));
   chart.stale = false;
   chart.live = isLive();

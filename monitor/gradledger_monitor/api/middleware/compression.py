@@ -13,8 +13,11 @@ LEVEL = 5  # higher levels cost more time than they save in size
 
 
 class Compression:
-    """Compresses whole responses to GET. Others pass: streams, files, and forms that show secrets,
-    whose length must tell nothing."""
+    """Compresses whole responses to GET, and leaves streams and files as they are.
+
+    So are the answers to forms: they may show a secret beside text that the sender chose, and the
+    length of a compressed response would leak it.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

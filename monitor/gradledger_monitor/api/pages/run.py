@@ -177,7 +177,7 @@ def _pairs(store: Store, run: RunRow, finding: Finding) -> evidence_svg.ShareBar
     rows = step_table.rows(windows[0].facts, verdict)
     return evidence_svg.share_bars(
         step,
-        [row.place for row in rows],
+        [row.short_label for row in rows],
         [row.token_share for row in rows],
         [row.gradient_share for row in rows],
     )

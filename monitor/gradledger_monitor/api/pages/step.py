@@ -116,6 +116,7 @@ class Account:
 def _ledger(window: Window) -> dict[str, Any]:
     facts = window.facts
     verdicts = objective_verdicts(window)
+    uncounted = step_table.uncounted_rows(facts, verdicts)
     return {
         "optimizer": facts.optimizer,
         "name": facts.optimizer_name,
@@ -124,7 +125,8 @@ def _ledger(window: Window) -> dict[str, Any]:
         "complete": facts.complete,
         "figures": chart_metrics(facts),
         "accounts": [_account(facts, verdict) for verdict in verdicts],
-        "uncounted": step_table.uncounted_rows(facts, verdicts)[: step_table.MOST_ROWS],
+        "uncounted": uncounted[: step_table.MOST_ROWS],
+        "uncounted_hidden": max(len(uncounted) - step_table.MOST_ROWS, 0),
         "summary": step_table.summarize(facts, verdicts),
         "timeline": window_timeline.calls_of(facts.record),
     }
@@ -156,5 +158,6 @@ def _without_ledger(
         "figures": dict.fromkeys(CHART_METRICS),
         "accounts": [],
         "uncounted": [],
+        "uncounted_hidden": 0,
         "timeline": window_timeline.calls_of(records[min(records)]),
     }
