@@ -8,13 +8,13 @@ from museum.parts import mlp
 
 torch.manual_seed(0)
 model = nn.ModuleDict({"encoder": mlp(8, 16, 4), "decoder": mlp(4, 16, 8)})
-model["codes"] = nn.Embedding(16, 4)
+codes = model["codes"] = nn.Embedding(16, 4)
 optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
 
 for _ in range(24):
     x = torch.randn(32, 8)
     z = model["encoder"](x)
-    code = model["codes"](torch.cdist(z, model["codes"].weight).argmin(1))
+    code = codes(torch.cdist(z, codes.weight).argmin(1))
     rebuilt = model["decoder"](z + (code - z).detach())
     distance = mse_loss(code, z.detach()) + 0.25 * mse_loss(z, code.detach())
     optimizer.zero_grad()

@@ -30,5 +30,6 @@ for _ in range(40):
     model.zero_grad()
     cross_entropy(model(x), x[:, :3].argmax(1)).backward()
     optimizer.step()
+    assert model.heat.grad is not None
     with torch.no_grad():
-        model.heat -= 0.01 * model.heat.grad.sign()
+        model.heat.sub_(0.01 * model.heat.grad.sign())
