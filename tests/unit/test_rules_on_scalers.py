@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from gradledger.records import Event, Scaler, StepRecord
+from gradledger.records import Event, Replaced, Scaler, StepRecord
 from gradledger_monitor.model.findings import Finding
 from helpers.facts import facts, judged, record, term
 
@@ -311,3 +312,87 @@ def test_more_than_five_of_the_last_hundred_are_reported_without_a_row() -> None
     last = skips(often + ".xx")
     assert last is not None and ", the last 2 in a row. " in last.summary
     assert skips(often + "." * 95 + "x") is None  # the first of them is a hundred steps ago
+
+
+# ---------------------------------------------------------------------- several scalers
+
+
+def of_two(scales: tuple[float, float], *events: Event) -> StepRecord:
+    """A window in which each of two losses has a scaler."""
+    window = scaled(1, *events, scales=scales)
+    for number, micro_batch in enumerate(window.micro_batches, 1):
+        micro_batch.scaler = number
+    return window
+
+
+def test_two_scalers_are_an_error_once_their_scales_differ() -> None:
+    finding = finding_of("two_scalers", of_two((2048.0, 1024.0), STEP))
+    assert finding is not None and finding.severity == "error"
+    assert finding.summary == (
+        "The losses of this window were multiplied by 2,048 (scaler 1) and 1,024 (scaler 2). One "
+        "scaler divides all gradients by its own scale, so the losses do not have the weights that "
+        "the loop gives them: one counts 2 times too much or too little."
+    )
+    equal = finding_of("two_scalers", of_two((1024.0, 1024.0), STEP))
+    assert equal is not None and equal.severity == "warning"
+    assert "The scales are still equal." in equal.summary
+    assert finding_of("two_scalers", scaled(1, STEP)) is None
+
+
+def test_a_scaler_that_steps_and_did_not_scale_is_an_error() -> None:
+    other = Event("scaler_step", 2, scaler=2)
+    finding = finding_of("two_scalers", scaled(1, other))
+    assert finding is not None and finding.severity == "error"
+    assert finding.summary == (
+        "Scaler 1 multiplied the loss, and scaler 2 unscaled or stepped. The gradients are divided "
+        "by the scale of a scaler that did not multiply the loss."
+    )
+    of_the_window_before = Event("unscale", 0, scaler=2)
+    assert finding_of("two_scalers", scaled(1, of_the_window_before, STEP)) is None
+
+
+def taken_over(before: Scaler | None, now: Scaler, number: int = 1, *events: Event) -> StepRecord:
+    """The first step of an optimizer, of whose parameters another one had made ten."""
+    earlier = Replaced(0, 10, before)
+    return scaled(number, *events, STEP, scaler=now, replaced=earlier)
+
+
+def test_a_new_optimizer_with_a_new_scaler_is_information_and_the_second_time_a_warning() -> None:
+    finding = finding_of("reset", taken_over(Scaler(1, 64.0), Scaler(2, 65536.0)))
+    assert finding is not None and finding.severity == "info"
+    assert finding.summary == (
+        "SGD trains parameters that an earlier optimizer had trained for 10 steps, and steps "
+        "through another GradScaler object. The loss scale changes from 64 to 65,536. It may skip "
+        "steps until the scale settles again."
+    )
+    again = finding_of("reset", taken_over(Scaler(2, 64.0), Scaler(3, 65536.0)))
+    assert again is not None and again.severity == "warning"
+    assert finding_of("reset", taken_over(Scaler(1, 65536.0), Scaler(2, 65536.0))) is None
+    assert finding_of("reset", taken_over(None, Scaler(2, 65536.0))) is None
+    assert finding_of("reset", taken_over(Scaler(1, 64.0), Scaler(2, 65536.0), 2)) is None  # a gap
+
+
+def test_an_optimizer_that_resumes_without_the_state_of_its_scaler_is_information() -> None:
+    load = Event("load_state", 0)
+    fresh, loaded = Scaler(1, 65536.0), Scaler(1, 65536.0, loaded=True)
+    finding = finding_of("reset", scaled(1, load, STEP, scaler=fresh))
+    assert finding is not None and finding.severity == "info"
+    assert finding.title == "The optimizer is resumed without the state of its GradScaler"
+    assert finding_of("reset", scaled(1, load, STEP, scaler=loaded)) is None
+    assert finding_of("reset", scaled(1, STEP, scaler=fresh)) is None
+
+
+def test_skipped_steps_are_told_apart_by_their_losses() -> None:
+    overflow, nan = scaled(skipped=True), scaled(skipped=True)
+    nan.micro_batches[0].loss = math.nan
+    windows = [overflow, scaled(), *[nan] * 6]
+    for number, window in enumerate(windows, 1):
+        windows[number - 1] = replace(window, step=number)
+    finding = finding_of("skipped_steps", *windows)
+    assert finding is not None
+    assert finding.summary.startswith(
+        "6 of the last 7 recorded steps were skipped, the last 6 in a row. Their gradients were "
+        "not finite, so their data was not used. The loss was NaN at 6 skipped steps of the run, "
+        "which no loss scale changes: look at the loss and its data. Without 1 skipped step at the "
+        "start of the run: the scale was calibrated."
+    )

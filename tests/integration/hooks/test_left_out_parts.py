@@ -1,0 +1,235 @@
+"""Parts that a training leaves out, and where it continues, as the hooks record them."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy, mse_loss
+
+from gradledger.capture.layers import parameter_names
+from gradledger.capture.layers.parameter_names import KEEPS_REFERENCED
+from gradledger.capture.layers.weight_decay import weight_decay_of
+from gradledger.records import StepRecord, Unheld
+from gradledger.torch_version import at_least
+from helpers.training import recording
+
+searched = pytest.mark.skipif(
+    not at_least(KEEPS_REFERENCED), reason="models are not searched for in this version of PyTorch"
+)
+
+
+class Blocks(nn.Module):
+    """Some of them are in a list."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.head = nn.Linear(4, 4), nn.Linear(4, 2)
+        self.blocks = [nn.Linear(4, 4), nn.Linear(4, 4)]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        for block in self.blocks:
+            x = x + block(x).tanh()
+        output: torch.Tensor = self.head(x)
+        return output
+
+
+def train(model: nn.Module, optimizers: list[torch.optim.Optimizer], steps: int = 31) -> None:
+    for _ in range(steps):
+        model.zero_grad()
+        mse_loss(model(torch.randn(8, 4)), torch.zeros(8, 2)).backward()
+        for optimizer in optimizers:
+            optimizer.step()
+
+
+def unheld(records: list[StepRecord]) -> dict[int, Unheld]:
+    return {record.step: record.unheld for record in records if record.unheld is not None}
+
+
+# ---------------------------------------------------------------------- parameters in no optimizer
+
+
+@searched
+def test_parameters_that_no_optimizer_holds_are_named() -> None:
+    model = Blocks()
+    optimizer = torch.optim.SGD(model.first.parameters(), lr=0.1)
+    with recording() as kept:
+        train(model, [optimizer])
+    steps = unheld([step.resolve() for step in kept.steps])
+    assert list(steps) == [10, 30]
+    assert steps[10].names == [
+        "head.weight",
+        "head.bias",
+        *(f"blocks[{i}].{name}" for i in (0, 1) for name in ("weight", "bias")),
+    ]
+    assert (steps[10].count, steps[10].listed, steps[10].elements) == (6, [2, 3, 4, 5], 50.0)
+
+
+@searched
+def test_what_another_optimizer_holds_or_the_loop_changes_is_not_named() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
+    created_before = torch.optim.SGD(model[1].parameters(), lr=0.1)  # before the hooks
+    parameter_names.add_model(model)
+    optimizer = torch.optim.SGD(model[0].parameters(), lr=0.1)
+    with recording() as kept:
+        train(model, [optimizer])
+    assert unheld([step.resolve() for step in kept.steps]) == {}
+    del created_before
+    with recording() as kept:
+        for _ in range(31):
+            train(model, [optimizer], 1)
+            with torch.no_grad():
+                for parameter in model[1].parameters():
+                    parameter.mul_(0.99)
+    assert unheld([step.resolve() for step in kept.steps]) == {}
+
+
+@searched
+def test_parameters_without_new_gradients_are_not_named_and_none_is_compared_by_value() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
+    other = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
+    parameter_names.add_model(model)
+    optimizer = torch.optim.SGD(model[0].parameters(), lr=0.1)
+    with recording() as kept:
+        for step in range(31):
+            if step == 6:  # another layer with as many values, between two of the comparisons
+                model[1] = copy.deepcopy(other[1])
+            x = torch.randn(8, 4)
+            optimizer.zero_grad()
+            mse_loss(model(x), torch.zeros(8, 2)).backward()
+            optimizer.step()
+    assert list(unheld([step.resolve() for step in kept.steps])) == [30]
+    assert all("layers" not in step.missing for step in kept.steps)  # nothing has failed
+
+
+# ---------------------------------------------------------------------- weight decay
+
+
+def test_the_decay_of_the_optimizers_of_pytorch_is_read_from_their_groups() -> None:
+    first, second = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))
+    groups = [{"params": [first], "weight_decay": 0.1}, {"params": [second], "weight_decay": 0.0}]
+    coupled = weight_decay_of(torch.optim.Adam(list(map(dict, groups)), lr=0.5))
+    assert coupled is not None and not coupled.decoupled
+    assert coupled.factors == {id(first): 0.1, id(second): 0.0}
+    decoupled = weight_decay_of(torch.optim.AdamW(list(map(dict, groups)), lr=0.5))
+    assert decoupled is not None and decoupled.decoupled
+    assert decoupled.factors == {id(first): 0.05, id(second): 0.0}
+
+
+def test_of_another_optimizer_or_a_rate_in_a_tensor_the_decay_is_not_known() -> None:
+    class Own(torch.optim.SGD):
+        """It may do anything with its decay."""
+
+    weights = [nn.Parameter(torch.ones(2))]
+    assert weight_decay_of(Own(weights, lr=0.1, weight_decay=0.1)) is None
+    assert weight_decay_of(torch.optim.SGD(weights, lr=0.1)) is None
+    rate = torch.tensor(0.1)
+    assert weight_decay_of(torch.optim.AdamW(weights, lr=rate, weight_decay=0.1)) is None
+
+
+# ---------------------------------------------------------------------- parts of the loss
+
+
+def parts(kind: str, **more: float) -> list[float | None]:
+    """The part without a gradient of three micro-batches, with what was really added to them."""
+    torch.manual_seed(0)
+    model = nn.Linear(4, 3)
+    added, scale = [], more.get("scale", 1.0)
+    with recording() as kept:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for number in range(3):
+            x, y = torch.randn(8, 4), torch.randint(3, (8,))
+            loss = cross_entropy(model(x), y, label_smoothing=more.get("smoothing", 0.0))
+            extra: torch.Tensor | float = 0.5 + 0.1 * number
+            if kind == "detached":
+                extra = mse_loss(model(x), x[:, :3]).detach()
+            elif kind == "penalty":
+                extra = 0.5 + model.weight.square().sum()
+            elif kind == "none":
+                extra = 0 * loss
+            added.append(float(torch.as_tensor(extra).detach()) * scale)
+            optimizer.zero_grad()
+            ((loss + extra) * scale).backward()
+            optimizer.step()
+    values = [step.resolve().micro_batches[0].without_gradient for step in kept.steps]
+    if kind in ("number", "detached") and not more.get("smoothing"):
+        assert values == pytest.approx(added, abs=1e-5 * scale, rel=1e-5)
+    return values
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.25, 1024.0])
+@pytest.mark.parametrize("kind", ["number", "detached"])
+def test_what_is_added_without_a_gradient_is_measured(kind: str, scale: float) -> None:
+    assert None not in parts(kind, scale=scale)
+
+
+def test_beside_a_penalty_with_a_gradient_or_an_unknown_loss_it_is_not() -> None:
+    assert parts("penalty") == [None] * 3
+    assert parts("none") == [None] * 3
+    assert parts("number", smoothing=0.1) == [None] * 3
+
+
+def test_a_gradient_of_the_caller_multiplies_the_loss_and_states_nothing_of_its_parts() -> None:
+    model = nn.Linear(4, 3)
+    with recording() as kept:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        loss = cross_entropy(model(torch.randn(8, 4)), torch.randint(3, (8,))) + 0.5
+        loss.backward(torch.tensor(0.25))
+        optimizer.step()
+    assert kept.steps[0].resolve().micro_batches[0].without_gradient is None
+
+
+# ---------------------------------------------------------------------- where it continues
+
+
+def one_step(
+    model: nn.Module, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler
+) -> None:
+    optimizer.zero_grad()
+    scaler.scale(model(torch.randn(8, 4)).square().mean()).backward()
+    scaler.step(optimizer)
+    scaler.update()
+
+
+def test_an_optimizer_that_replaces_another_one_and_loaded_states_are_recorded() -> None:
+    model = nn.Linear(4, 2)
+    with recording() as kept:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+        for _ in range(3):
+            one_step(model, optimizer, scaler)
+        saved = optimizer.state_dict(), scaler.state_dict()
+        del optimizer, scaler
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        scaler = torch.amp.GradScaler("cpu", init_scale=16.0)
+        optimizer.load_state_dict(saved[0])
+        scaler.load_state_dict(saved[1])
+        one_step(model, optimizer, scaler)
+        other = nn.Linear(4, 2)
+        one_step(other, torch.optim.SGD(other.parameters(), lr=0.01), scaler)
+    *early, later, elsewhere = [step.resolve() for step in kept.steps]
+    assert [record.replaced for record in early] == [None] * 3
+    assert later.replaced is not None and later.replaced.scaler is not None
+    assert (later.replaced.optimizer, later.replaced.steps) == (0, 3)
+    assert (later.replaced.scaler.ordinal, later.replaced.scaler.scale) == (1, 8.0)
+    assert later.scaler is not None and (later.scaler.ordinal, later.scaler.loaded) == (2, True)
+    assert later.events[0].op == "load_state"
+    assert elsewhere.replaced is None
+
+
+def test_each_call_and_micro_batch_has_the_number_of_its_scaler() -> None:
+    model = nn.Linear(4, 2)
+    first, second = (torch.amp.GradScaler("cpu", init_scale=s) for s in (8.0, 16.0))
+    with recording() as kept:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for scaler in (first, second):
+            scaler.scale(model(torch.randn(8, 4)).square().mean()).backward()
+        first.unscale_(optimizer)
+        first.step(optimizer)
+    record = kept.steps[0].resolve()
+    assert [(m.scaler, m.scale) for m in record.micro_batches] == [(1, 8.0), (2, 16.0)]
+    calls = [(e.op, e.scaler) for e in record.events if e.op != "new_scaler"]
+    assert calls == [("unscale", 1), ("scaler_step", 1)]

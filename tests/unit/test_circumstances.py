@@ -1,0 +1,95 @@
+"""What an alarm states of the window in which it began."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from gradledger.records import Event, MicroBatch, Replaced, StepRecord
+from gradledger_monitor.model.step_facts import StepFacts
+from gradledger_monitor.rules.circumstances import changed_at, report_of, sentence_of
+from gradledger_monitor.rules.rule import Window
+from helpers.facts import facts, record, term
+
+
+def step(number: int, *losses: float, samples: int = 8, **more: Any) -> StepRecord:
+    """A window of as many micro-batches as losses."""
+    terms = [term(10, 1 / 10, rows=samples // len(losses)) for _ in losses]
+    window = record(terms, number, **more)
+    for micro_batch, loss in zip(window.micro_batches, losses, strict=True):
+        micro_batch.loss, micro_batch.number = loss, 10 * number + micro_batch.number
+    return window
+
+
+def changed(*windows: StepRecord | StepFacts) -> dict[str, Any]:
+    """What changed at the last of these."""
+    past: list[Any] = []
+    window: Window | None = None
+    for each in windows:
+        known = each if isinstance(each, StepFacts) else facts(each)
+        window = Window(known, list(past))
+        past.append(window.closed())
+    assert window is not None
+    return changed_at(window)
+
+
+def sentence(*windows: StepRecord | StepFacts) -> str:
+    return sentence_of(changed(*windows))
+
+
+CALM = [step(number, 1.0) for number in range(1, 7)]
+
+
+def test_nothing_that_changed_is_a_statement_of_what_was_compared() -> None:
+    assert sentence(*CALM) == ""
+    assert report_of(changed(*CALM)) == (
+        "Nothing that is recorded changed at step 6: learning rate, batch size. No micro-batch "
+        "stands out."
+    )
+    assert report_of({}) == ""
+
+
+def test_a_setting_is_compared_with_the_latest_window_that_had_another_value() -> None:
+    jump = [step(7, 1.0, lr=10.0), step(8, 1.0, lr=10.0)]
+    assert sentence(*CALM, *jump) == "At step 8, the learning rate went from 0.1 (step 6) to 10."
+    assert sentence(*CALM, *[step(n, 1.0, lr=10.0) for n in range(7, 12)]) == ""  # long ago
+
+
+def test_a_micro_batch_far_above_the_others_is_named_with_its_rank() -> None:
+    two = facts(step(7, 1.0, 1.0), step(7, 1.0, 40.0))
+    assert sentence(*CALM, two).endswith(
+        "micro-batch 2 of 2 of rank 1 has a loss of 40 over 10 tokens, where the others have 1."
+    )
+    alone = sentence(*CALM, step(7, 40.0))
+    assert alone == (
+        "At step 7, the batch has a loss of 40 over 10 tokens, where those before had 1."
+    )
+    assert sentence(*CALM, step(7, 9.0)) == ""
+    assert sentence(*CALM[:3], step(4, 40.0)) == ""  # few to compare with
+    assert "a loss of NaN over" in sentence(*CALM, step(7, 1.0, math.nan))
+
+
+def test_a_micro_batch_that_makes_most_of_the_gradient_is_named_with_its_share() -> None:
+    window = step(7, 1.0, 1.0, 1.0, 1.2)
+    norms = (1.0, 1.0, 1.0, 8.0)
+    for micro_batch, norm in zip(window.micro_batches, norms, strict=True):
+        micro_batch.sample_norm = norm
+    assert sentence(*CALM, window).endswith(
+        "micro-batch 4 of 4 has a loss of 1.2 over 10 tokens, where the others have 1, and carries "
+        "96% of the squared norm of the gradient."
+    )
+    first: MicroBatch = window.micro_batches[0]
+    first.sample_norm = None  # not all were measured
+    assert "carries" not in sentence(*CALM, window)
+
+
+def test_a_resume_is_named() -> None:
+    loaded = step(7, 1.0, events=[Event("load_state", 0)])
+    assert sentence(*CALM, loaded) == "At step 7, the state of the optimizer was loaded."
+    replaced = step(7, 1.0, replaced=Replaced(0, 12))
+    assert sentence(*CALM, replaced) == (
+        "At step 7, this optimizer takes over parameters that another one had trained for 12 steps."
+    )
+    again = step(7, 1.0)
+    again.micro_batches[0].number = 1
+    assert sentence(*CALM, again) == "At step 7, the process was started again."

@@ -1,0 +1,144 @@
+"""Parts of a training that are left out: of the model, of the loss, of the batches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gradledger.records import Layers, MicroBatch, StepRecord, Unheld
+from gradledger_monitor.model.findings import Finding
+from helpers.facts import facts, judged, record, term
+
+
+def finding_of(rule: str, *windows: StepRecord, **run: Any) -> Finding | None:
+    evaluation = judged([facts(window, **run) for window in windows])
+    return next((f for f in evaluation.findings if f.rule == rule), None)
+
+
+# ---------------------------------------------------------------------- parameters in no optimizer
+
+
+def layers(*names: str, without: tuple[str, ...] = ()) -> Layers:
+    """Layers of the optimizer; some of them have no gradient."""
+    gradients = [None if name in without else 1.0 for name in names]
+    count = len(names)
+    return Layers(
+        names=list(names),
+        sizes=[8.0] * count,
+        gradient=gradients,
+        parameter=[1.0] * count,
+        update=[0.01] * count,
+    )
+
+
+def unheld(found: Unheld | None, held: Layers | None = None) -> Finding | None:
+    window = record([term(8, 1 / 8)], 10, layers=held or layers("a"), unheld=found)
+    return finding_of("loop.unheld_parameters", window)
+
+
+def test_parameters_that_no_optimizer_holds_are_information() -> None:
+    finding = unheld(Unheld(1, 8.0, ["body.weight"]))
+    assert finding is not None and finding.severity == "info"
+    assert finding.title == "1 parameter with gradients is in no optimizer"
+    assert finding.summary == (
+        "body.weight got gradients, and no optimizer of the process holds it. The values have not "
+        "changed. If they should not be trained, requires_grad_(False) saves their backward."
+    )
+    assert unheld(None) is None
+
+
+def test_those_in_a_list_or_of_a_part_that_was_replaced_are_a_warning() -> None:
+    listed = unheld(Unheld(2, 16.0, ["blocks[0].weight", "blocks[0].bias"], [0, 1]))
+    assert listed is not None and listed.severity == "warning"
+    assert "They are in a Python list or dictionary of the model" in listed.summary
+    orphan = layers("a", "parameter 4", without=("parameter 4",))
+    replaced = unheld(Unheld(1, 8.0, ["head.weight"]), orphan)
+    assert replaced is not None and replaced.severity == "warning"
+    assert "SGD holds 1 parameter that no model contains" in replaced.summary
+    trained = unheld(Unheld(1, 8.0, ["head.weight"]), layers("a", "parameter 4"))
+    assert trained is not None and trained.severity == "info"  # something uses it
+
+
+def test_many_are_counted() -> None:
+    finding = unheld(Unheld(100, 800.0, [f"p{index}" for index in range(64)]))
+    assert finding is not None
+    assert finding.summary.startswith("p0, p1, p2, p3, p4, p5 and 94 more got gradients")
+
+
+# ---------------------------------------------------------------------- a part of the loss
+
+
+def losses(*parts: float | None, loss: float = 2.0, scale: float | None = None) -> list[StepRecord]:
+    """Windows of one micro-batch, of whose loss a part has no gradient."""
+    windows = []
+    for number, part in enumerate(parts, 1):
+        window = record([term(8, (scale or 1.0) / 8)], number)
+        micro_batch: MicroBatch = window.micro_batches[0]
+        micro_batch.number, micro_batch.loss = number, loss * (scale or 1.0)
+        micro_batch.without_gradient = None if part is None else part * (scale or 1.0)
+        micro_batch.scale = scale
+        windows.append(window)
+    return windows
+
+
+def part(*parts: float | None, **more: Any) -> Finding | None:
+    return finding_of("loss.part_without_gradient", *losses(*parts, **more))
+
+
+VARIES = [0.5 + 0.01 * number for number in range(8)]
+
+
+def test_a_part_that_varies_is_information_with_its_share() -> None:
+    finding = part(*VARIES)
+    assert finding is not None and finding.severity == "info"
+    assert finding.summary == (
+        "In the first 8 micro-batches, 27% of the loss came from numbers or detached tensors: "
+        "between 0.5 and 0.57, where the loss was 2 in the median. Nothing is trained on this part."
+    )
+    assert part(*VARIES[:7]) is None  # fewer are not enough
+    scaled = part(*VARIES, scale=1024.0)
+    assert scaled is not None and scaled.summary == finding.summary
+
+
+def test_a_constant_a_small_part_and_none_are_no_finding() -> None:
+    assert part(*[0.5] * 8) is None
+    assert part(*[0.5 + 1e-6 * number for number in range(8)]) is None  # rounding of the loss
+    assert part(*[0.001 * number for number in range(8)]) is None
+    assert part(*[None] * 8) is None
+
+
+# ---------------------------------------------------------------------- batches
+
+
+def drawn(*counts: int, backwards: int = 1) -> list[StepRecord]:
+    """Windows that drew so many batches, the first of which counts for nothing."""
+    return [
+        record([term(8, 1 / 8)] * backwards, number, batches=count)
+        for number, count in enumerate((backwards, *counts), 1)
+    ]
+
+
+def dropped(*counts: int, **more: Any) -> Finding | None:
+    return finding_of("loop.dropped_windows", *drawn(*counts, **more))
+
+
+def test_batches_without_a_backward_are_information() -> None:
+    finding = dropped(*[3, 1, 4] * 4)
+    assert finding is not None and finding.severity == "info"
+    assert finding.summary == (
+        "20 of the 32 batches that the last 12 windows drew were followed by no backward, so they "
+        "trained nothing. A guard in the loop may leave them out."
+    )
+
+
+@pytest.mark.parametrize(
+    "counts",
+    [
+        [2] * 20,  # each backward takes two
+        [1] * 20 + [16],  # once, such as an evaluation
+        [1] * 50 + [4, 4, 4],  # few of many
+    ],
+)
+def test_batches_that_may_be_used_are_no_finding(counts: list[int]) -> None:
+    assert dropped(*counts) is None
