@@ -235,6 +235,43 @@ def test_a_loop_that_never_steps_is_looked_at_a_limited_number_of_times(
     assert set(lines(kept)) == {"backward", "loss"}
 
 
+LATE = """
+for epoch in range(3):
+    for index, (x, y) in enumerate(batches[:5]):
+        (F.cross_entropy(model(x), y) / K).backward()  # at: loss backward
+        if index % K == 1:
+            optimizer.step()  # at: step
+            optimizer.zero_grad()  # at: zero_grad
+    if epoch == 2:
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # at: clip_norm
+        optimizer.step()  # at: step
+        optimizer.zero_grad()
+    else:
+        model.zero_grad()
+"""
+BY_HAND = """
+optimizer = None
+for x, y in batches:
+    F.cross_entropy(model(x), y).backward()  # at: loss backward
+    with torch.no_grad():
+        for p in model.parameters():
+            p -= 0.1 * p.grad  # at: step
+            p.grad = None
+"""
+
+
+def test_a_step_after_an_unusual_window_and_a_call_of_a_new_kind_are_located(run: Run) -> None:
+    found, wanted = lines(run(LATE)), expected(LATE)
+    assert {role: found.get(role) for role in ("clip_norm", "step")} == {
+        role: wanted[role] for role in ("clip_norm", "step")
+    }
+
+
+def test_an_update_by_hand_is_located_as_the_step(run: Run) -> None:
+    loop = BY_HAND.replace("batches:", "batches * 3:")
+    assert lines(run(loop))["step"] == expected(loop)["step"]
+
+
 def test_each_optimizer_has_its_own_lines(run: Run) -> None:
     kept = run("""
 other = nn.Linear(4, 3)
