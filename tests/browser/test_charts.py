@@ -113,6 +113,7 @@ def test_skipped_steps_are_marked_on_the_loss_scale(page: Page) -> None:
     page.locator("#chart-scale").scroll_into_view_if_needed()
     plot = 'document.querySelector("#chart-scale .plot")'
     until(page, f"{plot}.data?.at(-1).x", [5, 6, 30, 31, 32, 33, 34, 35])
+    until(page, f"{plot}.layout.yaxis.ticktext", ["50,000", "100k"])  # 100,000 would not fit
 
 
 def test_what_was_never_measured_has_no_chart(page: Page) -> None:

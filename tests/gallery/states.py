@@ -138,7 +138,7 @@ def _wide(service: Service, now: float) -> None:
 def _lengthen(url: str, service: Service) -> None:
     store = Store(url)
     with store.reading() as connection:
-        key = connection.scalar(select(tables.runs.c.key).where(tables.runs.c.id == "long"))
+        key = connection.scalars(select(tables.runs.c.key).where(tables.runs.c.id == "long")).one()
     common = {"run": key, "optimizer": 0, "ranks": 1, "tokens": 10.0, "balance": 1.0}
     start = time.time() - LONG
     rows = [
