@@ -128,6 +128,10 @@ def test_of_another_optimizer_or_a_rate_in_a_tensor_the_decay_is_not_known() -> 
     assert weight_decay_of(torch.optim.SGD(weights, lr=0.1)) is None
     rate = torch.tensor(0.1)
     assert weight_decay_of(torch.optim.AdamW(weights, lr=rate, weight_decay=0.1)) is None
+    ascent = torch.optim.AdamW(weights, lr=0.1, weight_decay=0.1)
+    for wrong in (-0.1, float("nan"), float("inf")):
+        ascent.param_groups[0]["lr"] = wrong
+        assert weight_decay_of(ascent) is None
 
 
 # ---------------------------------------------------------------------- parts of the loss

@@ -24,6 +24,7 @@ from gradledger.capture.async_copy import Deferred
 from gradledger.capture.isolation import is_plain, local_part
 from gradledger.capture.layers.parameter_names import (
     KEEPS_REFERENCED,
+    LONGEST,
     children,
     models_of,
     named_parameters,
@@ -35,6 +36,7 @@ from gradledger.torch_version import at_least
 COMPARED_AT = (3, 10, 30)  # steps of an optimizer
 MOST_NAMED = 64  # in a record
 COORDINATES = 4  # of each of these
+MOST_LISTED = 1_000  # a longer list holds data
 FEWEST_LISTED = 2  # modules in a container: one alone may be hidden in it on purpose
 
 
@@ -113,7 +115,7 @@ class UnheldParameters:
         self._earlier[window] = latest
         comparable = earlier is not None and _is_comparable(earlier, latest)
         return OpenUnheld(
-            [each.name for each in named],
+            [each.name[-LONGEST:] for each in named],
             [each.listed for each in named],
             [each.parameter.numel() for each in named],
             len(candidates) - len(named),
@@ -184,12 +186,13 @@ def _listed(module: Any, path: str, visited: set[int]) -> Iterator[tuple[str, An
         return
     visited.add(id(module))
     for name, value in list(module.__dict__.items()):
-        items: list[tuple[Any, Any]] = []
-        if type(value) in (list, tuple):
-            items = list(enumerate(value))
-        elif type(value) is dict and not name.startswith("_"):
-            items = list(value.items())
-        if len(items) >= FEWEST_LISTED and all(Module in type(v).__mro__ for _, v in items):
+        is_dictionary = type(value) is dict and not name.startswith("_")
+        if not (is_dictionary or type(value) in (list, tuple)):
+            continue
+        if not FEWEST_LISTED <= len(value) <= MOST_LISTED:
+            continue
+        items = list(value.items() if is_dictionary else enumerate(value))
+        if all(Module in type(inner).__mro__ for _, inner in items):
             for key, inner in items:
                 yield without_wrappers(f"{path}{name}") + f"[{key!r}]", inner
     for name, child in children(module).items():

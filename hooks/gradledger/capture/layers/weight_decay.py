@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import numbers
 from typing import Any, NamedTuple
 
@@ -37,7 +38,10 @@ def weight_decay_of(optimizer: Any) -> WeightDecay | None:
         rate = group.get("lr") if decoupled else 1.0
         if not isinstance(rate, numbers.Real):  # a tensor, which may be on a device
             return None
-        factors.update({id(p): float(rate) * _factor(group) for p in group["params"]})
+        factor = float(rate) * _factor(group)
+        if not 0 <= factor < math.inf:
+            return None
+        factors.update({id(p): factor for p in group["params"]})
     return WeightDecay(factors, decoupled)
 
 
