@@ -47,14 +47,7 @@ class TwoScalers(Rule):
     """
 
     points_at = ("scaler_step", "unscale", "scaled_backward")
-    inhibits = (
-        "scaler.double_unscale",
-        "scaler.reset",
-        "scaler.step_bypassed",
-        "reduction.*",
-        "norm.*",
-        "loss.*",
-    )
+    inhibits = ("scaler.double_unscale", "scaler.reset", "scaler.step_bypassed")
 
     precondition = SCALER_IN_USE
 
