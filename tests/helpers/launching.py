@@ -28,7 +28,7 @@ SHAPE = {
 }  # fmt: skip
 FINDING_SHAPE = {
     "rule", "severity", "first_step", "last_step", "steps", "title", "summary", "fix",
-    "evidence", "inhibited_by", "acknowledged", "code",
+    "fix_is_generic", "evidence", "inhibited_by", "acknowledged", "code",
 }  # fmt: skip
 
 Launch = Callable[..., "subprocess.CompletedProcess[str]"]

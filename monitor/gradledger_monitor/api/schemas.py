@@ -138,6 +138,7 @@ class VerdictFinding(BaseModel):
     title: str
     summary: str
     fix: str
+    fix_is_generic: bool  # an example for any script, not a change of its lines
     evidence: dict[str, Any]
     inhibited_by: str | None
     acknowledged: Acknowledgement | None
