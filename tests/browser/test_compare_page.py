@@ -58,7 +58,7 @@ def test_changes_are_listed_differences_come_first_and_charts_show_both_runs(pag
     changes = page.locator(".changes")
     expect(changes).to_contain_text("The verdict changed from broken to balanced")
     expect(changes).to_contain_text("Gone: Token weights differ between micro-batches")
-    expect(changes).to_contain_text("effective batch, tokens: 40 to 100")
+    expect(changes).to_contain_text("Effective batch, tokens: 40 to 100")
     expect(changes).to_contain_text("lr: 0.1 to 0.2")
     first = page.locator(".differences tbody").first.locator("tr:nth-child(2) th").inner_text()
     assert first.startswith("effective batch")
