@@ -9,7 +9,7 @@ from pytest import approx
 from gradledger import records
 from gradledger_monitor.rules.objective_verdicts import ObjectiveVerdict, objective_verdicts
 from gradledger_monitor.rules.rule import Window
-from helpers.facts import facts, record, term
+from helpers.facts import facts, judged, record, term
 
 ROUTER = "MeanBackward0"
 
@@ -78,3 +78,15 @@ def test_a_balance_that_is_not_measured_says_so() -> None:
 
 def test_a_window_without_weights_has_no_objectives() -> None:
     assert objective_verdicts(Window(facts(record([term(10, 0.1)], skipped=True)))) == []
+
+
+def test_an_optimizer_whose_weights_were_never_seen_is_named_beside_a_balanced_one() -> None:
+    run = {"optimizers": ["SGD", "AdamW"]}
+    fair, unseen = record([term(10, 1 / 10)]), record([[]])
+    unseen.optimizer = 1
+    evaluation = judged([facts(fair, **run), facts(unseen, **run)])
+    assert evaluation.verdict == "balanced"
+    assert evaluation.coverage["reduction.token_weights_unequal"] == (
+        "ok: equal weights: cross entropy; "
+        "Optimizer 1 (AdamW) is not judged (no loss term was seen)"
+    )

@@ -339,6 +339,12 @@ def test_two_scalers_are_an_error_once_their_scales_differ() -> None:
     assert finding_of("two_scalers", scaled(1, STEP)) is None
 
 
+def test_two_scalers_of_which_one_has_fallen_to_zero_have_no_ratio() -> None:
+    finding = finding_of("two_scalers", of_two((0.0, 1024.0), STEP))
+    assert finding is not None and finding.severity == "error"
+    assert finding.summary.endswith("do not have the weights that the loop gives them.")
+
+
 def test_a_scaler_that_steps_and_did_not_scale_is_an_error() -> None:
     other = Event("scaler_step", 2, scaler=2)
     finding = finding_of("two_scalers", scaled(1, other))
@@ -393,6 +399,6 @@ def test_skipped_steps_are_told_apart_by_their_losses() -> None:
     assert finding.summary.startswith(
         "6 of the last 7 recorded steps were skipped, the last 6 in a row. Their gradients were "
         "not finite, so their data was not used. The loss was NaN at 6 skipped steps of the run, "
-        "which no loss scale changes: look at the loss and its data. Without 1 skipped step at the "
-        "start of the run: the scale was calibrated."
+        "which no loss scale changes: look at the loss and its data. 1 skipped step at the start, "
+        "which calibrated the scale, is not counted."
     )

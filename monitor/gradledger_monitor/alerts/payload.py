@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 from gradledger_monitor.alerts.planner import AlertItem
 from gradledger_monitor.model.code.locations import LABELS, CodeLocation
-from gradledger_monitor.model.findings import GENERIC, SEVERITIES, Finding, fix_title
+from gradledger_monitor.model.findings import SEVERITIES, Finding, is_generic
 
 MAX_BYTES = 20_000
 MAX_NAME = 256
@@ -142,7 +142,7 @@ def _finding(item: AlertItem, kinds: Mapping[str, str], urls: PageUrls, detail: 
         "title": cut(finding.title, detail.text),
         "summary": cut(finding.summary, detail.text),
         "fix": cut(finding.fix, detail.text),
-        "fix_is_generic": fix_title(finding.fix) == GENERIC,
+        "fix_is_generic": is_generic(finding.fix),
         "code": [_code(location) for location in finding.code],
         "certainty": _certainty(finding, kinds),
         "since_step": finding.since_step or finding.first_step,

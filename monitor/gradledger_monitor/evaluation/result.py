@@ -26,7 +26,7 @@ def evaluation_result(
     findings = [finding for each in outcomes if (finding := each.finding()) is not None]
     findings = [replace(f, fix=framework_fixes.fix(run, f.rule, f.fix)) for f in findings]
     findings = by_importance(inhibit(findings, by_id))
-    coverage = strongest_outcomes(outcomes)
+    coverage = strongest_outcomes(outcomes, run)
     required = {i for i, rule in by_id.items() if rule.kind == "S" and not rule.secondary}
     tree = build_tree(coverage, required)
     severities = [f.severity for f in findings if counts(f, by_id.get(f.rule))]
@@ -95,7 +95,7 @@ def counts(finding: Finding, rule: type[RuleDefinition] | None) -> bool:
     return finding.inhibited_by is None and not is_history
 
 
-def strongest_outcomes(outcomes: Iterable[RuleOutcomes]) -> dict[str, Outcome]:
+def strongest_outcomes(outcomes: Iterable[RuleOutcomes], run: RunInfo) -> dict[str, Outcome]:
     """The strongest outcome of each rule over all optimizers.
 
     A rule that states what it judged states of which optimizers it judged nothing, too.
@@ -108,7 +108,7 @@ def strongest_outcomes(outcomes: Iterable[RuleOutcomes]) -> dict[str, Outcome]:
             continue
         coverage[each.rule_id] = stronger(coverage.get(each.rule_id), outcome)
         if outcome.status == "not_measured":
-            text = f"optimizer {each.optimizer} is not judged ({outcome.reason})"
+            text = f"{run.optimizer_label(each.optimizer)} is not judged ({outcome.reason})"
             unjudged.setdefault(each.rule_id, []).append(text)
     for rule, texts in unjudged.items():
         strongest = coverage[rule]

@@ -7,6 +7,8 @@ import math
 from gradledger_monitor.ingest.schema import Event, MicroBatch, StepRecord
 from gradledger_monitor.model.numbers import number
 
+CLIP_CALLS = ("clip_norm", "clip_value")
+
 
 def clip_coefficient(event: Event) -> float:
     """The factor of ``clip_grad_norm_``: min(1, max_norm / (norm + 1e-6))."""

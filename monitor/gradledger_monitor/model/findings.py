@@ -81,10 +81,14 @@ class Finding:
 FOR_THIS_LINE, GENERIC = "Fix of this line", "Generic fix"
 
 
+def is_generic(fix: str) -> bool:
+    """Whether a fix is an example for any script, and not a diff of the lines of this one."""
+    return bool(fix) and not fix.startswith("--- a/")
+
+
 def fix_title(fix: str) -> str:
-    """The heading of a fix: whether it changes the script's own lines (a diff), or is an example
-    for any script."""
-    return FOR_THIS_LINE if fix.startswith("--- a/") else GENERIC
+    """The heading of a fix."""
+    return GENERIC if is_generic(fix) else FOR_THIS_LINE
 
 
 @dataclass(frozen=True)

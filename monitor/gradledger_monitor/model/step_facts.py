@@ -41,8 +41,6 @@ from gradledger_monitor.model.ranks.topology import data_group, members, rescale
 from gradledger_monitor.model.token_ledger import Ledger, total
 from gradledger_monitor.model.unmeasured import NO_BACKWARD, why_unmeasured
 
-CLIP_CALLS = ("clip_norm", "clip_value")
-
 IMPORTED_FROM = "imported_from"  # key of a run's environment: the tool whose log it was read from
 
 RecordsByRank = dict[int, StepRecord]
@@ -61,6 +59,15 @@ class RunInfo:
     declared_scale: float | None = None
     environment: dict[str, str] = field(default_factory=dict)
     config: dict[str, Any] = field(default_factory=dict)
+
+    def optimizer_name(self, optimizer: int) -> str:
+        """Class of the optimizer with this number, e.g. AdamW."""
+        return self.optimizers[optimizer] if optimizer < len(self.optimizers) else "optimizer"
+
+    def optimizer_label(self, optimizer: int) -> str:
+        """The same, with its number if there are several, as in URLs: ``Optimizer 1 (AdamW)``."""
+        several, name = len(self.optimizers) > 1, self.optimizer_name(optimizer)
+        return f"Optimizer {optimizer} ({name})" if several else name
 
     @property
     def imported_from(self) -> str | None:
@@ -191,14 +198,12 @@ class StepFacts:
     @property
     def optimizer_name(self) -> str:
         """Class of the optimizer, e.g. AdamW."""
-        names = self.run.optimizers
-        return names[self.optimizer] if self.optimizer < len(names) else "optimizer"
+        return self.run.optimizer_name(self.optimizer)
 
     @property
     def optimizer_label(self) -> str:
-        """The same, with its number if there are several: ``Optimizer 2 (AdamW)``."""
-        several, name = len(self.run.optimizers) > 1, self.optimizer_name
-        return f"Optimizer {self.optimizer + 1} ({name})" if several else name
+        """The same, with its number if there are several."""
+        return self.run.optimizer_label(self.optimizer)
 
     # ------------------------------------------------------------------ the effective batch
 

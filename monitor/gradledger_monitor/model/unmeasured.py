@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from gradledger_monitor.ingest.schema import StepRecord
+from gradledger_monitor.model.clipping import CLIP_CALLS
 from gradledger_monitor.model.loss_names import IndexedMicroBatches
 from gradledger_monitor.model.ranks.manual_all_reduce import UNSEEN, ManualAllReduce
 
@@ -56,5 +57,5 @@ def _may_mix_shards(record: StepRecord) -> bool:
     one factor. Clipping computes a norm over the ranks, and may be of some parameters only.
     """
     communicates = record.sharded and record.sync == "averaged" and record.collectives_after
-    clips = any(event.op in ("clip_norm", "clip_value") for event in record.events)
+    clips = any(event.op in CLIP_CALLS for event in record.events)
     return bool(communicates and record.changed and record.post_factor is None and not clips)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from gradledger_monitor.model.findings import GENERIC, EvaluationResult, Finding, fix_title
+from gradledger_monitor.model.findings import EvaluationResult, Finding, is_generic
 from gradledger_monitor.reports.objectives import ObjectiveSummary
 from gradledger_monitor.reports.topology import RunTopology
 
@@ -50,7 +50,7 @@ def _finding(finding: Finding) -> dict[str, Any]:
     fields = {name: getattr(finding, name) for name in _FINDING_FIELDS}
     acknowledgement = finding.acknowledged
     return fields | {
-        "fix_is_generic": bool(finding.fix) and fix_title(finding.fix) == GENERIC,
+        "fix_is_generic": is_generic(finding.fix),
         "acknowledged": asdict(acknowledgement) if acknowledgement else None,
         "code": [asdict(location) for location in finding.code],
     }

@@ -25,7 +25,7 @@ class Compression:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["method"] != "GET":
             return await self._app(scope, receive, send)
-        accepts = "gzip" in Headers(scope=scope).get("accept-encoding", "")
+        accepts = accepts_gzip(Headers(scope=scope))
         start: Message | None = None
 
         async def send_compressed(message: Message) -> None:
@@ -41,6 +41,11 @@ class Compression:
             await send(message)
 
         await self._app(scope, receive, send_compressed)
+
+
+def accepts_gzip(headers: Headers) -> bool:
+    """Whether a client accepts compressed responses."""
+    return "gzip" in headers.get("accept-encoding", "")
 
 
 def _is_text(start: Message) -> bool:

@@ -12,6 +12,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
 from gradledger_monitor.api.app_state import StoreDep
+from gradledger_monitor.api.middleware.compression import accepts_gzip
 from gradledger_monitor.api.routes.runs import MAX_STEP, Optimizer, RunId, require_run
 from gradledger_monitor.api.schemas import problems
 from gradledger_monitor.common.problems import invalid_values
@@ -62,7 +63,7 @@ def get_series(
     start = first if after is None else max(after + 1, first or 0)
     span = Span(optimizer, start, last)
     version = curves.version(store, run)  # read before the curves, which are at least as new
-    gzipped = _accepts_gzip(request)
+    gzipped = accepts_gzip(request.headers)
     encode = _encode_cached if max_points <= MAX_CACHED_POINTS else _encode_curves
     body = encode(store, version, run, span, _names(figures), max_points, gzipped)
     return _json(body, gzipped)
@@ -162,12 +163,8 @@ def get_layers(request: Request, store: StoreDep, run: RunId, optimizer: Optimiz
 
 def compact(request: Request, content: Any) -> Response:
     """JSON for charts: few digits, and compressed if the client accepts it."""
-    gzipped = _accepts_gzip(request)
+    gzipped = accepts_gzip(request.headers)
     return _json(_encode(content, gzipped), gzipped)
-
-
-def _accepts_gzip(request: Request) -> bool:
-    return "gzip" in request.headers.get("accept-encoding", "")
 
 
 def _encode(content: Any, gzipped: bool) -> bytes:

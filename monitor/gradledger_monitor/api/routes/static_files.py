@@ -5,6 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
+from gradledger_monitor.api.middleware.compression import accepts_gzip
 from gradledger_monitor.api.pages.layout import not_found
 from gradledger_web import assets
 
@@ -19,7 +20,7 @@ def serve_asset(request: Request, version: str, name: str) -> Response:
     if name not in assets.paths():
         return not_found("File not found", f"There is no file {name}.")
     headers = {"Cache-Control": _IMMUTABLE, "Vary": "Accept-Encoding"}
-    if "gzip" not in request.headers.get("accept-encoding", ""):
+    if not accepts_gzip(request.headers):
         plain = assets.paths()[name].read_bytes()
         return Response(plain, 200, headers, assets.media_type(name))
     headers |= {"Content-Encoding": "gzip"}

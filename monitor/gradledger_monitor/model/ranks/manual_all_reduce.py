@@ -158,7 +158,7 @@ def as_averaged(records: RecordsByRank, all_reduce: ManualAllReduce | None) -> R
 def _with_outside(records: RecordsByRank) -> RecordsByRank:
     """The records, with what a loop did to the gradients of parameters outside the wrapper.
 
-    ``post_factor`` is that of the wrapper's if the loop averages the others as DDP does. If it
+    ``post_factor`` is that of the wrapper's if the loop averages the others as it does. If it
     divides their sum by R times or 1/R times as much, ``divisors`` states both. Otherwise the
     factor is not known.
     """

@@ -177,14 +177,14 @@ class ReplicaDrift(Rule):
             parameters=listed(drifted)[:16],
         )
 
-    def _is_beside_ddp(self, facts: StepFacts) -> bool:
-        """Whether no wrapper holds this optimizer's parameters, which drift in backwards that DDP
-        synchronises."""
+    def _count_beside_ddp(self, facts: StepFacts) -> int:
+        """Windows in a row in which the parameters of this optimizer drift, which no wrapper holds,
+        while DDP synchronises others."""
         replicas = self._replicas
         apart = bool(replicas.drifted) and not (replicas.equal_again or facts.missing_ranks)
         unknown = any("replica" in record.missing for record in facts.records.values())
         self._beside = self._beside + 1 if apart and _synced_beside(facts) and not unknown else 0
-        return self._beside >= self.windows
+        return self._beside
 
     def _outside_ddp(self) -> Outcome:
         replicas = self._replicas
@@ -204,7 +204,7 @@ class ReplicaDrift(Rule):
 
     def _by_hand(self, facts: StepFacts) -> Outcome:
         combined, replicas = facts.all_reduce, self._replicas
-        if self._is_beside_ddp(facts):
+        if self._count_beside_ddp(facts) >= self.windows:
             return self._outside_ddp()
         if combined is None:
             self._in_groups = 0

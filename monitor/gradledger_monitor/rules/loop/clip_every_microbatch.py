@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 
-from gradledger_monitor.model.clipping import clip_coefficient
+from gradledger_monitor.model.clipping import CLIP_CALLS, clip_coefficient
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.numbers import number
-from gradledger_monitor.model.step_facts import CLIP_CALLS
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_applicable, not_measured
 
 FIX = """\

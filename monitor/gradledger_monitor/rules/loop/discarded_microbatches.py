@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from gradledger_monitor.ingest.schema import MicroBatch, StepRecord
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.numbers import number
+from gradledger_monitor.model.unmeasured import NO_BACKWARD
 from gradledger_monitor.rules.definition import DEFAULTS
 from gradledger_monitor.rules.rule import OK, Rule, Window, counted, finding, not_measured
 from gradledger_monitor.rules.state import declare
@@ -60,7 +61,7 @@ class DiscardedMicrobatches(Rule):
         record = facts.record
         self._single = self._single or len(record.micro_batches) == 1
         if not record.micro_batches:
-            return not_measured("no backward was seen in this window")
+            return not_measured(NO_BACKWARD)
         if not facts.discarded or self._single or _has_nonfinite_norm(record):
             return OK
         if facts.moved_unknown is not None:

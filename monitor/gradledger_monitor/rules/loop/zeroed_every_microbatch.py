@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gradledger_monitor.model.findings import Outcome
+from gradledger_monitor.model.unmeasured import NO_BACKWARD
 from gradledger_monitor.rules.definition import DEFAULTS
 from gradledger_monitor.rules.rule import OK, Rule, Window, counted, finding, not_measured
 from gradledger_monitor.rules.state import declare
@@ -74,7 +75,7 @@ class ZeroedEveryMicrobatch(Rule):
         lost = facts.discarded
         record = facts.record
         if not record.micro_batches:  # it steps twice: the window before stays the last one
-            return not_measured("no backward was seen in this window")
+            return not_measured(NO_BACKWARD)
         total = len(record.micro_batches)
         only_one_applied = total > 1 and len(lost) == total - 1
         zeroed = only_one_applied and all(m.fresh for m in record.micro_batches)

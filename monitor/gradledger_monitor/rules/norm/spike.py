@@ -172,7 +172,7 @@ class Spike(Rule):
         return finding(
             "info",
             "The gradient norm spiked and recovered",
-            f"The gradient norm reached {norm:.4g} at step {self._onset.step:,}, "
+            f"The gradient norm reached {significant(norm)} at step {self._onset.step:,}, "
             f"{ratio:.1f} times its moving average, and came back by itself.{count}"
             f"{self._onset.text}{self._again()}",
             FIX,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 from gradledger_monitor.ingest.schema import Event
+from gradledger_monitor.model.clipping import CLIP_CALLS
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.numbers import number
-from gradledger_monitor.model.step_facts import CLIP_CALLS
 from gradledger_monitor.rules.number_text import significant
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding
 from gradledger_monitor.rules.scaler.common import SCALER_IN_USE

@@ -120,4 +120,5 @@ class SkippedSteps(Rule):
         if not self._calibrating:
             return where
         steps = counted(self._calibrating, "skipped step")
-        return f"{where} Without {steps} at the start of the run: the scale was calibrated."
+        verb = "is" if self._calibrating == 1 else "are"
+        return f"{where} {steps} at the start, which calibrated the scale, {verb} not counted."

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from gradledger_monitor.model.findings import Outcome, Severity
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.rules.number_text import significant
@@ -94,10 +96,11 @@ def _consequence(values: list[float], equal: bool, several: bool) -> str:
             "The scales are still equal. Each scaler adapts its own: as soon as they differ, the "
             "losses do not have the weights that the loop gives them."
         )
-    if several and values:
-        ratio = significant(values[-1] / values[0])
+    if several:
+        ratio = values[-1] / values[0] if values and values[0] else math.inf
+        size = f"one counts {significant(ratio)} times too much or too little."
         return (
             "One scaler divides all gradients by its own scale, so the losses do not have the "
-            f"weights that the loop gives them: one counts {ratio} times too much or too little."
+            f"weights that the loop gives them{': ' + size if math.isfinite(ratio) else '.'}"
         )
     return "The gradients are divided by the scale of a scaler that did not multiply the loss."
