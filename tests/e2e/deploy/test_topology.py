@@ -203,13 +203,13 @@ def test_news_come_through_at_once(deployment: Deployment) -> None:
     )
     headers = {"Authorization": f"Bearer {deployment.token}"}
     url = f"{deployment.url}/api/v1/runs/live/events"
-    told: list[int] = []
     with http.stream("GET", url, headers=headers) as response:
         lines = (line for line in response.iter_lines() if line.startswith("data: "))
-        told.append(json.loads(next(lines).removeprefix("data: "))["step"])
+        steps = (json.loads(line.removeprefix("data: "))["step"] for line in lines)
+        assert next(steps) == 1
         deployment.ask("POST", "/api/v1/records", content=batch("live", [step(2)]))
-        told.append(json.loads(next(lines).removeprefix("data: "))["step"])
-    assert told == [1, 2]
+        # the end of the evaluation of step 1 may be news, too
+        assert next(told for told in steps if told != 1) == 2
 
 
 def test_the_id_of_a_request_and_its_client_come_from_the_proxy(deployment: Deployment) -> None:

@@ -214,8 +214,7 @@ def _time_of(now: os.stat_result) -> tuple[int, int]:
 def _content_of(path: bytes, now: os.stat_result) -> bytes:
     if stat.S_ISLNK(now.st_mode):
         return os.readlink(path)
-    with open(path, "rb") as file:
-        return file.read()
+    return Path(os.fsdecode(path)).read_bytes()
 
 
 def _blob_of(content: bytes) -> bytes:

@@ -64,7 +64,7 @@ for module in model.modules():             # a factor does not reach the modules
         module.set_gradient_divide_factor(factor)"""
 
 FIX_OUTSIDE = """\
-# after the last backward, for each parameter p outside the wrapper, as it does:
+# after the last backward, for each parameter p outside the wrapper:
 dist.all_reduce(p.grad)
 p.grad /= dist.get_world_size()"""
 

@@ -30,7 +30,7 @@ with two_ranks() as rank:
         token_loss(model.head(body(ids)), labels).backward()
         for p in model.head.parameters():
             assert p.grad is not None
-            # fix: after the last backward, for each parameter p outside the wrapper, as DDP does
+            # fix: after the last backward, for each parameter p outside the wrapper
             dist.all_reduce(p.grad)
             # end
         optimizer.step()
