@@ -36,7 +36,6 @@ from gradledger.records import (
     EvalRecord,
     HeartbeatRecord,
     RunRecord,
-    StepRecord,
 )
 from gradledger.run_config import copy_config, to_number
 from gradledger.settings import DEFAULT_PROJECT, DEFAULT_URL, Contract, Settings
@@ -45,21 +44,6 @@ from gradledger.stderr import write_line
 __all__ = ["DEFAULT_URL", "Contract", "Session", "Settings", "start", "start_from_environment"]
 
 _runs = 0  # number of runs that this process has recorded
-
-
-class PendingStep(NamedTuple):
-    """A closed window, to be resolved when its values have arrived from the device."""
-
-    step: OpenStep
-
-    @property
-    def ready(self) -> bool:
-        """Whether every value has arrived."""
-        return all(value.ready for value in self.step.deferred())
-
-    def resolve(self) -> StepRecord:
-        """The record of the step."""
-        return self.step.resolve()
 
 
 class _LastStep(NamedTuple):
@@ -202,7 +186,7 @@ class Session:
     def _on_step(self, step: OpenStep) -> None:
         self._identify()
         self._last_step = _LastStep(step.time, self.recorder.backwards)
-        self._pipeline.put(PendingStep(step))
+        self._pipeline.put(step)
 
     def _identify(self) -> None:
         """Create the run record at the first record, when torch.distributed is initialised."""

@@ -44,11 +44,12 @@ class Backwards:
             micro_batch.alone = False
             for running in self._running.values():
                 running.alone = False
-        self._running[micro_batch.thread] = micro_batch
+        self.resume(micro_batch)
         return micro_batch
 
     def resume(self, micro_batch: OpenMicroBatch) -> None:
-        """The second part of a split backward begins."""
+        """A backward begins, or the second part of a split one."""
+        micro_batch.complete = False
         self._running[micro_batch.thread] = micro_batch
 
     def end(self, micro_batch: OpenMicroBatch) -> None:
@@ -58,10 +59,14 @@ class Backwards:
     @never_compile
     def leave(self) -> None:
         """The backward that began on this thread is over, even if it was interrupted."""
-        self._running.pop(get_ident(), None)
+        interrupted = self._running.pop(get_ident(), None)
+        if interrupted is not None:
+            interrupted.complete = True
 
     def clear(self) -> None:
         """The hooks are removed: forget the backwards that still run."""
+        for micro_batch in self._running.values():
+            micro_batch.complete = True
         self._running.clear()
 
     @never_compile

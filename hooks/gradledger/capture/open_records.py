@@ -49,6 +49,8 @@ class OpenMicroBatch:
     number: int  # 1, 2, ... over the life of the process
     thread: int = 0  # the one that called backward
     alone: bool = True  # no backward of another thread ran meanwhile
+    # False while the backward runs: a step from a hook inside it waits for the facts of its end.
+    complete: bool = True
     # The optimizer windows whose version marks were read when the backward began.
     marked_windows: list[Any] = field(default_factory=list)
     started: float = 0.0  # on the clock of ``time.perf_counter``
@@ -191,6 +193,12 @@ class OpenStep:
         unmeasured = OpenMicroBatch(0, missing={"terms": reason, "loss": reason})
         self.micro_batches, self.events = [CountedMicroBatch(unmeasured)], []
         self.sample_at_last_step = None
+
+    @property
+    def ready(self) -> bool:
+        """Whether every value has arrived, and the backward that the step was in has ended."""
+        complete = all(counted.micro_batch.complete for counted in self.micro_batches)
+        return complete and all(value.ready for value in self.deferred())
 
     def deferred(self) -> Iterator[Deferred]:
         """The values that are read later."""

@@ -216,8 +216,12 @@ class Recorder:
         except BaseException:
             self._run_guarded(self._backward_guard, self._release, micro_batch)
             raise
-        self._run_guarded(self._backward_guard, self._end_backward, micro_batch, perf_counter())
-        return result
+        else:
+            ended = perf_counter()
+            self._run_guarded(self._backward_guard, self._end_backward, micro_batch, ended)
+            return result
+        finally:
+            micro_batch.complete = True
 
     @never_compile
     def _run_guarded(self, around: guard.fail_open, body: Callable[..., T], *args: Any) -> T | None:
@@ -255,6 +259,7 @@ class Recorder:
                 raise
             finally:
                 self._backwards.leave()
+                call[0].complete = True
             self._run_guarded(self._backward_guard, self._end_grad, *call, gradients)
             return gradients
 
@@ -290,7 +295,10 @@ class Recorder:
 
     def end_weights(self, micro_batch: OpenMicroBatch) -> None:
         """It has ended, and with it the micro-batch."""
-        self._end_backward(micro_batch, perf_counter())
+        try:
+            self._end_backward(micro_batch, perf_counter())
+        finally:
+            micro_batch.complete = True
 
     def _begin_nested(self, roots: Any) -> None:
         """A backward inside another one is not a separate micro-batch.

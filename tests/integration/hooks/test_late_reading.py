@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 from torch import nn
@@ -108,4 +110,32 @@ def test_gradients_that_are_written_over_spoil_nothing() -> None:
             optimizer.step()
     assert [chart_metrics(f)["balance"] for f in recorded.facts()] == pytest.approx(
         [1] * 3, rel=1e-3
+    )
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_a_step_inside_backward_is_read_when_the_backward_has_ended(interrupted: bool) -> None:
+    """The collectives of a backward are counted at its end."""
+    model, optimizers = tiny_model(), dict[torch.Tensor, torch.optim.Optimizer]()
+    read_inside: list[bool] = []
+
+    def step(parameter: torch.Tensor) -> None:
+        optimizers[parameter].step()
+        optimizers[parameter].zero_grad()
+        read_inside.append(recorded.steps[-1].ready)
+        if interrupted:
+            raise RuntimeError("the program's own")
+
+    with recording() as recorded:
+        for parameter in model.parameters():
+            optimizers[parameter] = torch.optim.SGD([parameter], lr=0.1)
+            parameter.register_post_accumulate_grad_hook(step)
+        for window in windows(2):
+            loss = cross_entropy(model, window[0])
+            with pytest.raises(RuntimeError, match="own") if interrupted else nullcontext():
+                loss.backward()
+            assert all(record.ready for record in recorded.steps)
+    assert read_inside and not any(read_inside)
+    assert all(record.resolve().micro_batches[0].backward_ms for record in recorded.steps) is (
+        not interrupted
     )
