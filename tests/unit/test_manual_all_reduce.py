@@ -70,6 +70,45 @@ def test_samples_without_proof_leave_the_step_unmeasured_with_a_reason(
     assert judged([merged]).verdict == "incomplete"
 
 
+GRADIENTS = (
+    [1.0, -2.0, 0.5, 0.0, 4.0, -1.0, 0.25, 3.0],
+    [3.0, 1.0, -0.25, 0.0, -1.0, 2.0, 0.5, 0.5],
+    [-1.0, 1.5, 2.0, 0.0, 0.5, 0.5, -3.0, 1.0],
+)
+
+
+def weighted(*factors: float, left: Any = GRADIENTS) -> StepFacts:
+    """A step of ranks whose gradients were each multiplied by a factor and added up."""
+    columns = zip(*left, strict=True)
+    applied = [sum(f * v for f, v in zip(factors, c, strict=True)) for c in columns]
+    return step(*[applied] * len(factors), left=left)
+
+
+@pytest.mark.parametrize("factors", [(0.5, 0.2, 0.3), (5e-9, 2e-9, 3e-9), (1.0, 0.0, 7.0)])
+def test_the_factors_of_a_weighted_sum_are_found(factors: tuple[float, ...]) -> None:
+    merged = weighted(*factors)
+    assert merged.unmeasured is None and merged.all_reduce is not None
+    assert merged.all_reduce.factors == pytest.approx(factors, rel=1e-9)
+    assert merged.all_reduce_factor is None
+    weights = {each.rank: each.weight for each in merged.terms}
+    assert weights == pytest.approx({r: f / 10 for r, f in enumerate(factors)}, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("factors", "left"),
+    [
+        ((0.5, -0.2, 0.3), GRADIENTS),  # no weight of tokens is negative
+        ((0.5, 0.2, 0.3), (*GRADIENTS[:2], [2 * v for v in GRADIENTS[0]])),  # which rank's is open
+        ((0.5, 0.2, 0.3), tuple(row[:6] for row in GRADIENTS)),  # three numbers always fit
+    ],
+)
+def test_factors_that_the_samples_leave_open_are_not_measured(
+    factors: tuple[float, ...], left: Any
+) -> None:
+    merged = weighted(*factors, left=left)
+    assert "were combined, but not as a sum" in str(merged.unmeasured)
+
+
 def test_what_cancels_between_the_ranks_may_be_off_by_the_rounding_of_its_parts() -> None:
     left = ([1.0, 2.0, 3.0, 1e4], [1.0, 2.0, 3.0, -1e4])
     merged = step(*([1.0, 2.0, 3.0, 1e-3],) * 2, left=left)

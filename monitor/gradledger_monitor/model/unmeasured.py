@@ -29,7 +29,7 @@ def why_unmeasured(
         return "the loop communicates after backward, and changes the gradients of some shards"
     if len({m.scale is None for _, m in applied}) > 1:
         return "some backwards of this window were scaled, and others not"
-    if all_reduce is not None and all_reduce.factor is None:
+    if all_reduce is not None and not all_reduce.is_known:
         return all_reduce.reason
     if record.sync == "unknown":
         return UNSEEN

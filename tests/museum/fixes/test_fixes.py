@@ -37,6 +37,7 @@ RULES = {
     "ranks/through_module": "ddp.never_synced",
     "ranks/times_world_size": "reduction.world_size",
     "ranks/uneven": "ddp.uneven_microbatches",
+    "ranks/weighted_and_averaged": "reduction.world_size",
     "reduction/all_positions": "reduction.wrong_denominator",
     "reduction/bare_sum": "reduction.unnormalised_sum",
     "reduction/divided_twice": "reduction.double_division",

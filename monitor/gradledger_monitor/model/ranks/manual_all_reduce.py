@@ -8,7 +8,8 @@ gradients if
 
     y_r is the same on every rank, and        y = c * (sum of x_r over the ranks)
 
-for one number c over all coordinates. c = 1/R is an average, c = 1 a sum.
+for one number c over all coordinates. c = 1/R is an average, c = 1 a sum. A loop may also weigh
+the ranks, for example by their tokens: then ``y`` is the sum of ``c_r * x_r``.
 
 Beside a DDP or FSDP2 model, parameters outside the wrapper may be combined by the loop:
 ``_with_outside``.
@@ -21,6 +22,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -33,10 +35,13 @@ from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.token_ledger import total
 
 MIN_COORDINATES = 3  # that are not zero: any two numbers have a ratio
+# The part of a rank's gradient that no other rank's has, at least, for its factor to be known.
+INDEPENDENT = 0.02
 
 UNSEEN = "how the ranks' gradients were combined was not seen"
 # A rank may take its parameters from another one: its own gradient is then of no effect.
 DIFFERENT = "the ranks' gradients differ when the parameters are updated"
+NO_SUM = "the ranks' gradients were combined, but not as a sum"
 
 # Of parameters outside the wrapper, where the loop communicates after backward.
 OUTSIDE_UNSEEN = (
@@ -57,13 +62,14 @@ Rows = list[list[float]]  # of each rank, its coordinates
 
 @dataclass(frozen=True)
 class ManualAllReduce:
-    """``factor`` is c; if it is None, ``reason`` is why it is not known.
+    """``factor`` is c, or ``factors`` are the c_r in the order of the ranks.
 
-    The others state how the gradients of the ranks were combined although the ranks step on
-    different ones.
+    If neither is known, ``reason`` is why. The others state how the gradients of the ranks were
+    combined although the ranks step on different ones.
     """
 
     factor: float | None = None
+    factors: tuple[float, ...] = ()
     reason: str = ""
     # The first micro-batches of the window: their gradients were combined, later ones were not.
     early: int = 0
@@ -79,7 +85,16 @@ class ManualAllReduce:
     def is_combined(self) -> bool:
         """Whether the loop is known to combine gradients of the ranks, in whatever way."""
         partly = self.partly or bool(self.early or self.groups or self.scales)
-        return partly or self.factor is not None
+        return partly or self.is_known
+
+    @property
+    def is_known(self) -> bool:
+        """Whether all ranks step on a sum of their gradients with known factors."""
+        return self.factor is not None or bool(self.factors)
+
+    def factors_of(self, ranks: int) -> tuple[float, ...]:
+        """The factor of each of ``ranks`` ranks."""
+        return self.factors or (self.factor or 0.0,) * ranks
 
 
 def infer(records: RecordsByRank) -> ManualAllReduce | None:
@@ -106,7 +121,7 @@ def infer(records: RecordsByRank) -> ManualAllReduce | None:
         if rough.factor is not None:
             result, tolerance = dataclasses.replace(rough, rounded=True), tolerances.SAMPLE_HALF
     averages = result.factor is not None and abs(result.factor * len(rows) - 1) <= tolerance
-    if result.factor is None or averages or not (early or any(map(_synced_twice, rows))):
+    if not result.is_known or averages or not (early or any(map(_synced_twice, rows))):
         return result
     return ManualAllReduce(reason="gradients were combined anew on top of combined ones")
 
@@ -141,17 +156,17 @@ def as_averaged(records: RecordsByRank, all_reduce: ManualAllReduce | None) -> R
         return _with_outside(records)
     if all_reduce.moved:
         records = {rank: _as_accumulated(record) for rank, record in records.items()}
-    if all_reduce.factor is None:
+    if not all_reduce.is_known:
         return records
-    factor, rounded = all_reduce.factor * len(records), all_reduce.rounded
+    factors = all_reduce.factors_of(len(records))
     return {
         rank: replace(
             r,
             sync="averaged",
-            post_factor=factor * clipping_of_window(r),
-            half_precision=r.half_precision or rounded,
+            post_factor=factor * len(records) * clipping_of_window(r),
+            half_precision=r.half_precision or all_reduce.rounded,
         )
-        for rank, r in records.items()
+        for (rank, r), factor in zip(records.items(), factors, strict=True)
     }
 
 
@@ -325,7 +340,11 @@ def _fit(
     at_step = [[value / clipping for value in values] for values, clipping in pairs]
     if not all(_are_equal(coordinate, tolerance) for coordinate in zip(*at_step, strict=True)):
         return _difference(ranks, after_backward, at_step, tolerance)
-    return _sum_of(after_backward, at_step[0], tolerance)
+    result = _sum_of(after_backward, at_step[0], tolerance)
+    if result.reason == NO_SUM:
+        factors = _weighted(after_backward, at_step[0], tolerance)
+        return ManualAllReduce(factors=factors) if factors else result
+    return result
 
 
 def _difference(ranks: list[int], before: Rows, applied: Rows, tolerance: float) -> ManualAllReduce:
@@ -435,7 +454,45 @@ def _least_squares(
     if not slope or not all(
         abs(a - slope * s) <= tolerance * abs(slope) * (z / largest) for a, s, z in rows
     ):
-        return ManualAllReduce(reason="the ranks' gradients were combined, but not as a sum")
+        return ManualAllReduce(reason=NO_SUM)
     if not factor or not math.isfinite(factor):
         return ManualAllReduce(reason="the ranks' gradients differ too much in size to be compared")
     return ManualAllReduce(factor)
+
+
+def _weighted(before: Rows, applied: list[float], tolerance: float) -> tuple[float, ...]:
+    """The c_r, if ``applied`` is the sum of c_r times row r of ``before``; else empty.
+
+    By least squares with modified Gram-Schmidt (Golub and Van Loan, Matrix Computations, 5.2.8):
+    ``applied`` is a further column, and what is left of it must be rounding. Gradients that nearly
+    depend on each other leave open which rank has which factor.
+    """
+    columns = [
+        coordinates for coordinates in zip(*before, applied, strict=True) if any(coordinates)
+    ]
+    if len(columns) < len(before) + MIN_COORDINATES:
+        return ()
+    rows = [list(row) for row in zip(*columns, strict=True)]
+    largest = [max(map(abs, row)) for row in rows]
+    if not all(largest):
+        return ()
+    unit = [[value / most for value in row] for row, most in zip(rows, largest, strict=True)]
+    rest = [list(row) for row in unit]
+    shares: list[list[float]] = []  # of each earlier row in the later ones
+    for index in range(len(before)):
+        row, later = rest[index], rest[index + 1 :]
+        square = total(v * v for v in row)
+        if square < INDEPENDENT**2 * total(v * v for v in unit[index]):
+            return ()
+        shares.append([total(map(operator.mul, row, other)) / square for other in later])
+        for other, share in zip(later, shares[-1], strict=True):
+            other[:] = [o - share * v for o, v in zip(other, row, strict=True)]
+    factors: list[float] = []
+    for own in reversed(shares):
+        factors.insert(0, own[-1] - total(map(operator.mul, own[:-1], factors)))
+    factors = [0.0 if abs(factor) <= tolerance else factor for factor in factors]
+    sizes = [total(map(abs, map(operator.mul, factors, c))) for c in zip(*unit[:-1], strict=True)]
+    fits = all(abs(v) <= tolerance * size for v, size in zip(rest[-1], sizes, strict=True))
+    factors = [f / most * largest[-1] for f, most in zip(factors, largest[:-1], strict=True)]
+    is_sum = fits and all(f >= 0 and math.isfinite(f) for f in factors)
+    return tuple(factors) if is_sum else ()

@@ -105,7 +105,12 @@ def _fair(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> Dia
 def _by_weights(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> Diagnosis | None:
     if objective.reading.unit == "micro_batches":
         return None
-    if divides_by_all_positions(facts, objective):
+    # half of the positions may count by chance, where all balances are 1/2
+    others = [closed for closed in wrong_windows(past) if closed.pattern != "padding"]
+    constant = any(
+        Near(c.balance or 0.0, facts.tolerance)(objective.ledger.balance) for c in others
+    )
+    if divides_by_all_positions(facts, objective) and not constant:
         return Diagnosis("padding", objective=objective)
     if not is_sum(facts, objective):
         return None

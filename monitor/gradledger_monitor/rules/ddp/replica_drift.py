@@ -210,7 +210,7 @@ class ReplicaDrift(Rule):
             self._in_groups = 0
             return not_applicable("no DDP model")
         self._in_groups = self._in_groups + 1 if combined.groups else 0
-        if facts.step == 1 and combined.factor is not None:
+        if facts.step == 1 and combined.is_known:
             self._started_apart = differ_by(_values(facts, "parameters"), SAME)
         if replicas.equal_again:
             return ok("the ranks make their parameters equal from time to time")

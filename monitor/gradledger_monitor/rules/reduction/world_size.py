@@ -46,6 +46,11 @@ FIX_BY_HAND_SUM = """\
 # after the last backward, for each parameter p:
 dist.all_reduce(p.grad)                    # the sum: the loss is divided for all ranks already"""
 
+FIX_BY_HAND_WEIGHTED = """\
+# after the last backward, for each parameter p:
+p.grad *= tokens / all_tokens              # of this rank and of all: the weights add up to 1
+dist.all_reduce(p.grad)"""
+
 FIX_BY_DIVISOR = """\
 # before the window:
 tokens = sum((labels != -100).sum() for _, labels in window)    # causal LM: labels[:, 1:]
@@ -238,8 +243,15 @@ def _ambiguous(window: Window, ranks: int) -> Outcome:
 def _fix(window: Window) -> str:
     if window.facts.divisor is not None:
         return fix_of_tokens(FIX_BY_DIVISOR, window.balance.objective)
+    if _weighs_ranks(window.facts):
+        return FIX_BY_HAND_WEIGHTED
     fixes = ONE_WORLD_SIZE_MORE if factor(window) < 1 else ONE_WORLD_SIZE_LESS
     return factor_fix(fixes, window.facts, window.balance.objective)
+
+
+def _weighs_ranks(facts: StepFacts) -> bool:
+    """Whether the loop multiplies the gradients of each rank by a factor of its own."""
+    return facts.all_reduce is not None and bool(facts.all_reduce.factors)
 
 
 def _fix_by_hand(window: Window, loop_factor: float) -> str:
@@ -264,5 +276,7 @@ def _cause(window: Window) -> str:
             f"needs a division by {significant(divisor * excess)}"
         )
     operation = "division" if excess < 1 else "multiplication"
+    if _weighs_ranks(window.facts):
+        return f", which matches one {operation} too many of the weighted sum over the ranks"
     averaged = ", and the ranks' gradients are averaged" if window.facts.averaged else ""
     return f", which matches one {operation} too many by the world size{averaged}"
