@@ -138,6 +138,12 @@ def test_a_window_that_is_synchronised_before_its_end_states_how_much_stays_behi
     assert finding_of(EARLY, *[rank("sync", "no_sync")] * 2) is not None
 
 
+def test_a_rank_that_is_synchronised_before_its_end_is_named() -> None:
+    finding = finding_of(EARLY, rank("no_sync", "sync"), rank("sync", "no_sync"))
+    assert finding is not None
+    assert finding.summary.startswith("On rank 1, gradients were synchronised in the backward of")
+
+
 @pytest.mark.parametrize("more", [{"skipped": True}, {"collectives_after": 1}, {"wrapper": "fsdp"}])
 def test_an_early_synchronisation_is_left_alone_where_it_may_not_be_all(
     more: dict[str, Any],
@@ -234,6 +240,15 @@ def test_ranks_with_different_numbers_of_micro_batches_are_reported_unless_token
     assert uneven(*[2 / 30] * 3) is None
     assert uneven(*[8 / 30] * 3) is not None
     assert uneven(*[8 / 30] * 3, declared_scale=4.0) is None
+
+
+def test_a_rank_without_backward_may_be_the_server_of_a_loop_that_combines_by_hand() -> None:
+    server, workers = rank(wrapper=None), [rank("no_sync", wrapper=None) for _ in range(2)]
+    result = judged([facts(server, *workers)])
+    assert result.coverage["ddp.uneven_microbatches"] == (
+        "not_measured: Rank 0 ran no backward, which may be intended"
+    )
+    assert finding_of("ddp.uneven_microbatches", rank(wrapper="ddp"), rank("sync")) is not None
 
 
 # ---------------------------------------------------------------------- who differs

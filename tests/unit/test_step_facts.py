@@ -113,7 +113,7 @@ def test_class_weights_may_be_what_the_loss_divides_by() -> None:
 
 
 UNMEASURED = [
-    (lambda r: r.micro_batches.clear(), "no backward was seen in this window"),
+    (lambda r: r.micro_batches.clear(), "no backward added to the gradients of this window"),
     (lambda r: setattr(r, "skipped", True), "the GradScaler skipped this step"),
     (
         lambda r: setattr(r, "sync", "unknown"),
@@ -144,7 +144,7 @@ def test_a_window_that_was_not_fully_observed_has_no_ledger_and_a_reason(
 def test_the_rank_that_was_not_seen_is_named() -> None:
     blind = record([], sync="averaged")
     step = facts(record(FAIR, sync="averaged"), blind)
-    assert step.unmeasured == "rank 1: no backward was seen in this window"
+    assert step.unmeasured == "rank 1: no backward added to the gradients of this window"
 
 
 def test_without_the_record_of_a_rank_the_weights_of_the_others_are_compared() -> None:

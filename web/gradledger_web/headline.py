@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 WRONG_GRADIENT = "the applied gradient is not the one the loop intends"
 GRADIENT_UNAFFECTED = ("scaler.missing_update",)  # a structural error about the scale alone
 _CHECKS = {"loss": "training loss", "validation": "validation loss", "norm": "gradient norms"}
+_REQUIRED = {question.node for question in QUESTIONS if question.structural}
 
 
 @dataclass(frozen=True)
@@ -101,10 +102,11 @@ def _meaning(evaluation: EvaluationResult, steps: int, ranks: int) -> str:
         if _applies_wrong_gradient(evaluation):
             return f"{WRONG_GRADIENT} ({problems} in {extent})"
         return f"{problems} in {extent}"
+    if evaluation.verdict == "incomplete":
+        names = ", ".join(_not_measured(evaluation, required=True))
+        return f"no problems in {extent}, but {_required(evaluation)}: {names}"
     not_measured = _not_measured(evaluation)
     names = ", ".join(not_measured)
-    if evaluation.verdict == "incomplete":
-        return f"no problems in {extent}, but {_required(evaluation)}: {names}"
     checks = formatting.plural(len(not_measured), "optional check")
     unclear = f" ({checks} not measured: {names})" if not_measured else ""
     evaluated = next((n.reason for n in evaluation.tree if n.node == "reduction" and n.reason), "")
@@ -126,16 +128,15 @@ def _applies_wrong_gradient(evaluation: EvaluationResult) -> bool:
     return bool(structural.difference(GRADIENT_UNAFFECTED))
 
 
-def _not_measured(evaluation: EvaluationResult) -> list[str]:
+def _not_measured(evaluation: EvaluationResult, required: bool = False) -> list[str]:
+    """Questions without an answer; ``required``: only those without which no run is balanced."""
     nodes = [node.node for node in evaluation.tree if node.status == "not_measured"]
-    return [_CHECKS.get(node, node) for node in nodes]
+    return [_CHECKS.get(n, n) for n in nodes if not required or n in _REQUIRED]
 
 
 def _required(evaluation: EvaluationResult) -> str:
     """How many questions without an answer keep a run from being balanced."""
-    required = {question.node for question in QUESTIONS if question.structural}
-    nodes = [node for node in evaluation.tree if node.node in required]
-    number = sum(node.status == "not_measured" for node in nodes)
+    number = len(_not_measured(evaluation, required=True))
     if number > 1:
         return f"{number} required checks were not measured"
     return "a required check was not measured"

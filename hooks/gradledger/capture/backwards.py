@@ -27,6 +27,7 @@ class Backwards:
 
     def __init__(self) -> None:
         self._running: dict[int, OpenMicroBatch] = {}
+        self._ending: dict[int, OpenMicroBatch] = {}  # that have just ended
         self._graph_task: Callable[[], int] | None = getattr(
             torch._C, "_current_graph_task_id", None
         )
@@ -53,21 +54,24 @@ class Backwards:
         self._running[micro_batch.thread] = micro_batch
 
     def end(self, micro_batch: OpenMicroBatch) -> None:
-        """The backward ended or raised."""
+        """The backward ended or raised; what is measured at its end follows."""
+        self._ending[micro_batch.thread] = micro_batch
         self._running.pop(micro_batch.thread, None)
 
     @never_compile
     def leave(self) -> None:
         """The backward that began on this thread is over, even if it was interrupted."""
-        interrupted = self._running.pop(get_ident(), None)
-        if interrupted is not None:
-            interrupted.complete = True
+        for backwards in (self._running, self._ending):
+            micro_batch = backwards.pop(get_ident(), None)
+            if micro_batch is not None:
+                micro_batch.complete = True
 
     def clear(self) -> None:
         """The hooks are removed: forget the backwards that still run."""
-        for micro_batch in self._running.values():
+        for micro_batch in (*self._running.values(), *self._ending.values()):
             micro_batch.complete = True
         self._running.clear()
+        self._ending.clear()
 
     @never_compile
     def is_nested(self) -> bool:

@@ -216,12 +216,8 @@ class Recorder:
         except BaseException:
             self._run_guarded(self._backward_guard, self._release, micro_batch)
             raise
-        else:
-            ended = perf_counter()
-            self._run_guarded(self._backward_guard, self._end_backward, micro_batch, ended)
-            return result
-        finally:
-            micro_batch.complete = True
+        self._run_guarded(self._backward_guard, self._end_backward, micro_batch, perf_counter())
+        return result
 
     @never_compile
     def _run_guarded(self, around: guard.fail_open, body: Callable[..., T], *args: Any) -> T | None:
@@ -259,7 +255,6 @@ class Recorder:
                 raise
             finally:
                 self._backwards.leave()
-                call[0].complete = True
             self._run_guarded(self._backward_guard, self._end_grad, *call, gradients)
             return gradients
 
@@ -290,15 +285,12 @@ class Recorder:
         """The second part begins, which adds to the gradients."""
         self._backwards.resume(micro_batch)
         self.windows.begin_backward(micro_batch)
-        inputs_ms = micro_batch.backward_ms or 0.0
-        micro_batch.started = perf_counter() - inputs_ms / 1e3
+        micro_batch.started = perf_counter() - (micro_batch.backward_ms or 0.0) / 1e3
 
     def end_weights(self, micro_batch: OpenMicroBatch) -> None:
         """It has ended, and with it the micro-batch."""
-        try:
-            self._end_backward(micro_batch, perf_counter())
-        finally:
-            micro_batch.complete = True
+        self._end_backward(micro_batch, perf_counter())
+        self._backwards.leave()
 
     def _begin_nested(self, roots: Any) -> None:
         """A backward inside another one is not a separate micro-batch.

@@ -48,6 +48,8 @@ UNCOUNTED = "this version of PyTorch does not expose the process groups that cou
 
 APART = "DDP averages some parameters over other ranks than the rest, or not at all"
 
+FrozenByWrapper = weakref.WeakKeyDictionary[Any, list[Any]]
+
 FSDP1 = "torch.distributed.fsdp.fully_sharded_data_parallel"
 
 
@@ -72,6 +74,9 @@ class Collectives(Observer):
         self._thread = _ThreadCounts()
         self._has_wrapper = False  # whether the script has used a data-parallel wrapper
         self._ddp: weakref.WeakSet[Any] = weakref.WeakSet()  # a script may train several
+        # Parameters that required no gradients when DDP was created: it never synchronises them.
+        self._frozen_when_wrapped: FrozenByWrapper = weakref.WeakKeyDictionary()
+        self._thawed = 0  # of these, how many require gradients by now
         # FSDP1's outermost modules, with their parameters (by id). Between forward and backward,
         # a module may hold plain tensors in their place.
         self._fsdp: weakref.WeakKeyDictionary[Any, frozenset[int]] = weakref.WeakKeyDictionary()
@@ -125,7 +130,7 @@ class Collectives(Observer):
     def _wrap_init(self, original: Any) -> Any:
         def __init__(module: Any, /, *args: Any, **kwargs: Any) -> None:
             original(module, *args, **kwargs)
-            self.run_guarded(self._add_ddp, module)  # a script may call only module.module
+            self.run_guarded(self._add_new_ddp, module)  # a script may call only module.module
 
         return __init__
 
@@ -135,6 +140,12 @@ class Collectives(Observer):
             return original(module, *inputs, **kwargs)
 
         return _pre_forward
+
+    def _add_new_ddp(self, module: Any) -> None:
+        self._add_ddp(module)
+        frozen = [p for p in module.module.parameters() if not p.requires_grad]
+        if frozen:
+            self._frozen_when_wrapped[module] = frozen
 
     def _add_ddp(self, module: Any) -> None:
         if module not in self._ddp:
@@ -287,6 +298,11 @@ class Collectives(Observer):
 
     def _fields_of(self, window: OptimizerWindow) -> dict[str, Any]:
         """The fields that stay constant until a wrapper is added."""
+        frozen = self._frozen_when_wrapped.values()
+        thawed = sum(p.requires_grad for parameters in frozen for p in parameters)
+        if thawed != self._thawed:
+            self._thawed = thawed
+            self._constant_fields.clear()
         fields = self._constant_fields.get(id(window))
         if fields is None:
             fields = self._constant_fields[id(window)] = self._describe(window)
@@ -295,7 +311,7 @@ class Collectives(Observer):
     def _describe(self, window: OptimizerWindow) -> dict[str, Any]:
         self._apart.pop(id(window), None)
         parameters = [p for p in window.parameters() if p.requires_grad]
-        held = _groups_by_parameter(self._ddp)
+        held = _groups_by_parameter(self._ddp, self._frozen_when_wrapped)
         synced = [p for p in parameters if id(p) in held]
         if not synced and any(map(is_dtensor, parameters)):
             return self._describe_dtensors(parameters)
@@ -330,13 +346,18 @@ class Collectives(Observer):
         return fields | _unless_all(data_ranks(parameters, by_fsdp2))
 
 
-def _groups_by_parameter(wrappers: Iterable[Any]) -> dict[int, tuple[int, ...]]:
+def _groups_by_parameter(
+    wrappers: Iterable[Any], frozen: FrozenByWrapper
+) -> dict[int, tuple[int, ...]]:
     """The ranks over which DDP averages each parameter (by id); none if the script excludes it."""
     groups: dict[int, tuple[int, ...]] = {}
     for ddp in wrappers:
         ranks = tuple(dist.get_process_group_ranks(ddp.process_group))
         excluded = getattr(ddp, "parameters_to_ignore", ())
+        left_out = {id(parameter) for parameter in frozen.get(ddp, ())}
         for name, parameter in ddp.module.named_parameters():
+            if id(parameter) in left_out:
+                continue
             if name in excluded:
                 groups.setdefault(id(parameter), ())
             else:

@@ -9,7 +9,7 @@ from gradledger_monitor.model.clipping import CLIP_CALLS
 from gradledger_monitor.model.loss_names import IndexedMicroBatches
 from gradledger_monitor.model.ranks.manual_all_reduce import UNSEEN, ManualAllReduce
 
-NO_BACKWARD = "no backward was seen in this window"
+NO_BACKWARD = "no backward added to the gradients of this window"
 
 
 def why_unmeasured(

@@ -176,6 +176,25 @@ def head_outside(combine: Combine, data: list[Batches]) -> dict[str, Any]:
     return row(recorded.lines(), witness, data, len(data[0]))
 
 
+def thawed(data: list[Batches]) -> dict[str, Any]:
+    """The first layer required no gradients when DDP was created, which leaves it out."""
+    model = tiny_model()
+    layer = next(iter(model.children()))
+    layer.requires_grad_(False)
+    with recording() as recorded:
+        parallel = DistributedDataParallel(model)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        witness = Witness(model, optimizer)
+        for index, window in enumerate(data):
+            if index == 1:
+                layer.requires_grad_(True)
+            share = everyones(window[:1])[1] / RANKS
+            (cross_entropy(parallel, window[0], reduction="sum") / share).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    return row(recorded.lines(), witness, data, 1)
+
+
 def row(lines: list[bytes], witness: Witness, data: list[Batches], k: int) -> dict[str, Any]:
     """The data that a test needs to evaluate a row."""
     steps = [(step.parameters, step.gradient) for step in witness.steps]
@@ -217,6 +236,7 @@ def rows(data: list[Batches]) -> dict[str, dict[str, Any]]:
         "head times 3": head_outside(times(3), data),
         "head combined by rank": head_outside(by_rank, data),
         "head without, loss all-reduced": head_outside(loss_all_reduced, data),
+        "thawed": thawed(data),
         "hook rounds": wrapped(lambda state, bucket: rounded(bucket), fair, data),
     }
 

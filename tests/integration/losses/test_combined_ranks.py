@@ -84,6 +84,21 @@ def test_each_way_to_combine_by_hand_is_measured_and_named(
     )
 
 
+def test_the_weights_that_a_loop_gives_the_ranks_are_measured(ranks: list[RankResults]) -> None:
+    steps = facts(ranks, "by rank")
+    for index, fact in enumerate(steps):
+        assert_ledger_is_true(fact, truth(ranks, "by rank", index))
+    assert accused(judged(steps)) == {UNEQUAL: 1, "reduction.balance_off": 2}
+
+
+def test_parameters_that_are_unfrozen_under_ddp_are_outside_of_it(ranks: list[RankResults]) -> None:
+    steps = facts(ranks, "thawed")
+    assert [fact.record.outside for fact in steps] == [0, 2, 2, 2]
+    (finding,) = judged(steps).findings
+    assert (finding.rule, finding.first_step) == ("ddp.replica_drift", 2)
+    assert "did not require gradients when the model was wrapped" in finding.summary
+
+
 @pytest.mark.parametrize(
     ("name", "balance", "named"),
     [("averaged in the step", 1, {}), ("divided twice in the step", 1 / RANKS, {WORLD: 1})],
@@ -122,7 +137,6 @@ def test_clipping_what_was_combined_does_not_move_the_balance(ranks: list[RankRe
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("by rank", "combined, but not as a sum"),
         ("hook rounds", "combined, but not as a sum"),
         ("out of sight", "communicates with other ranks in its step, out of sight"),
     ],

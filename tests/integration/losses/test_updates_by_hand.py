@@ -301,7 +301,7 @@ def test_gradients_of_autograd_grad_that_an_optimizer_applies(loss: Loss) -> Non
             optimizer.step()
             optimizer.zero_grad()
     first, *later = recorded.facts()
-    assert first.unmeasured == "no backward was seen in this window"
+    assert first.unmeasured == "no backward added to the gradients of this window"
     assert all(step.record.post_factor == pytest.approx(1) for step in later)
     expected = ("balanced", []) if loss is right else ("broken", [UNEQUAL])
     evaluation = recorded.evaluation()

@@ -31,8 +31,12 @@ APART = "The replicas differ between the ranks"
 FIX = """\
 class Everything(nn.Module):            # put all trained parameters into one module
     ...
-model = DistributedDataParallel(Everything())
+model = DistributedDataParallel(Everything())    # again, after any requires_grad_(True)
 optimizer = make_optimizer(model.parameters())   # over the wrapper's parameters"""
+
+FIX_APART = """\
+# Between backward and step, do the same on every rank: no_sync(), the factor on the gradients, the
+# limit of clipping and the learning rate must not depend on the rank."""
 
 FIX_IGNORED = """\
 for parameter in ignored:               # the ignored_params of fully_shard, after the last backward
@@ -73,8 +77,9 @@ class ReplicaDrift(Rule):
 
     **What to do**
 
-    Put every trained parameter inside the wrapper, or into the all-reduce. Start all ranks from
-    the same weights, and let all of them take the same steps.
+    Put every trained parameter inside the wrapper, or into the all-reduce. Wrap the model again
+    after parameters of it were unfrozen: DDP leaves out those that require no gradients when it is
+    created. Start all ranks from the same weights, and let all of them take the same steps.
 
     **When it is silent**
 
@@ -149,7 +154,7 @@ class ReplicaDrift(Rule):
             if outside
             else APART,
             _outside(outside) if outside else _differences(norms_differ, apart, norms, rates),
-            FIX,
+            FIX if outside else FIX_APART,
             outside=outside,
             norms=norms[:16],
             parameters_differ=apart,
@@ -349,8 +354,9 @@ def _values(facts: StepFacts, name: str) -> list[float]:
 
 def _outside(parameters: int) -> str:
     return (
-        f"The optimizer steps {counted(parameters, 'parameter')} that the DDP wrapper does not "
-        "hold. DDP does not synchronise their gradients, so each rank updates them differently."
+        f"The optimizer steps {counted(parameters, 'parameter')} outside the DDP wrapper, or that "
+        "did not require gradients when the model was wrapped. DDP does not synchronise their "
+        "gradients, so each rank updates them differently."
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.step_facts import StepFacts
-from gradledger_monitor.rules.ddp.common import SEVERAL_RANKS
+from gradledger_monitor.rules.ddp.common import SEVERAL_RANKS, names
 from gradledger_monitor.rules.reduction.fixes import TOKEN_MEAN, token_mean
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_measured
 
@@ -32,7 +32,8 @@ class UnevenMicrobatches(Rule):
 
     **When it is silent**
 
-    All token weights are equal and the balance is right; a rank skipped the step.
+    All token weights are equal and the balance is right; a rank skipped the step; a rank without
+    any backward in a loop that combines the gradients itself, such as a parameter server.
 
     **Incidents**
 
@@ -57,6 +58,9 @@ class UnevenMicrobatches(Rule):
         if objective is not None and objective.reading.is_fair(facts.tolerance, scale):
             return OK
         few, many = min(counts.values()), max(counts.values())
+        if not few and facts.ledger is None and facts.record.wrapper is None:
+            idle = names([rank for rank, count in counts.items() if not count])
+            return not_measured(f"{idle} ran no backward, which may be intended")
         return finding(
             "error",
             "The ranks accumulate different numbers of micro-batches",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.step_facts import StepFacts
-from gradledger_monitor.rules.ddp.common import SEVERAL_RANKS, norms_differ, synced
+from gradledger_monitor.rules.ddp.common import SEVERAL_RANKS, names, norms_differ, synced
 from gradledger_monitor.rules.rule import OK, Rule, Window, counted, finding
 
 FIX = """\
@@ -71,22 +71,33 @@ class WrongMicrobatchSynced(Rule):
         record = facts.record
         if facts.all_reduce is not None and facts.all_reduce.early:
             return _by_hand(facts.all_reduce.early, len(record.micro_batches))
-        synchronised = [index for index, m in facts.applied if synced(record, m)]
-        last = len(record.micro_batches) - 1
         if facts.micro_batches < 2 or record.skipped or _may_be_combined(facts):
             return OK
-        if not synchronised or synchronised[-1] == last or record.wrapper not in EFFECTS:
+        by_rank = {rank: _only_early(facts, rank) for rank in facts.records}
+        early = {rank: numbers for rank, numbers in by_rank.items() if numbers}
+        if not early or record.wrapper not in EFFECTS:
             return OK
+        rank, synchronised = next(iter(early.items()))
+        count = len(facts.records[rank].micro_batches)
+        only = early.keys() < facts.records.keys()
+        which = f"On {names(list(early)).lower()}, gradients" if only else "Gradients"
         return finding(
             "error",
-            f"Micro-batch {synchronised[-1] + 1} is synchronised, the last one is not",
-            f"Gradients were synchronised in the backward of micro-batch {synchronised[-1] + 1} of "
-            f"{last + 1}. The gradients of "
-            f"{counted(last - synchronised[-1], 'later micro-batch')} {EFFECTS[record.wrapper]}.",
+            f"Micro-batch {synchronised[-1]} is synchronised, the last one is not",
+            f"{which} were synchronised in the backward of micro-batch {synchronised[-1]} of "
+            f"{count}. The gradients of "
+            f"{counted(count - synchronised[-1], 'later micro-batch')} {EFFECTS[record.wrapper]}.",
             FIX_FSDP2 if record.wrapper == "fsdp2" else FIX,
-            synchronised=[index + 1 for index in synchronised],
-            micro_batches=last + 1,
+            synchronised=synchronised,
+            micro_batches=count,
         )
+
+
+def _only_early(facts: StepFacts, rank: int) -> list[int]:
+    """The numbers of the micro-batches that a rank synchronised, if the last one is not there."""
+    record = facts.records[rank]
+    numbers = [index + 1 for index, m in facts.applied_by_rank[rank] if synced(record, m)]
+    return [] if len(record.micro_batches) in numbers else numbers
 
 
 def _may_be_combined(facts: StepFacts) -> bool:

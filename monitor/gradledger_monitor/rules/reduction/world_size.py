@@ -250,7 +250,7 @@ def _fix(window: Window) -> str:
 
 
 def _weighs_ranks(facts: StepFacts) -> bool:
-    """Whether the loop multiplies the gradients of each rank by a factor of its own."""
+    """Whether the loop multiplies the gradients of each rank by another factor."""
     return facts.all_reduce is not None and bool(facts.all_reduce.factors)
 
 

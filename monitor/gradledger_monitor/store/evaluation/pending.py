@@ -47,8 +47,8 @@ class RunStatus:
 
     @property
     def finished(self) -> bool:
-        """Whether all ranks have ended."""
-        return len(self.ended) >= self.info.world_size
+        """Whether all ranks that sent anything have ended."""
+        return bool(self.ended) and len(self.ended | self.absent) >= self.info.world_size
 
 
 @dataclass(frozen=True)
