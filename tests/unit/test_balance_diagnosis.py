@@ -119,8 +119,9 @@ def test_a_fair_window_of_one_micro_batch_shows_no_k() -> None:
 
 
 def test_the_count_of_an_earlier_window_is_named_at_the_first_window_that_shows_it() -> None:
-    fair = Closed(4, 1.0, 160.0, "fair")
+    fair = Closed(4, 1.0, 160.0, "fair", unit="tokens")
     assert pattern_and_ratio(even(1.25, "sum"), fair) == ("stale", 1.25)
+    assert pattern_and_ratio(even(1.25, "sum"), fair._replace(unit="rows")) == ("pending", 1.0)
     assert pattern_and_ratio(even(1.25, "sum")) == ("pending", 1.0)
     assert pattern_and_ratio(even(1.25), fair) == ("pending", 1.0)  # a mean holds its own count
     assert pattern_and_ratio(even(1.3, "sum"), fair) == ("pending", 1.0)
@@ -664,7 +665,7 @@ def test_a_window_is_remembered_with_its_balance_only_where_that_was_known() -> 
     right = [term(10, 1 / 40), term(30, 1 / 40)]
     fair = closed(record(right))
     assert fair._replace(balance=None) == Closed(
-        2, None, 40.0, "fair", lr=0.1, step=1, loss=2.0, number=2
+        2, None, 40.0, "fair", lr=0.1, step=1, loss=2.0, number=2, unit="tokens"
     )
     assert fair.balance == pytest.approx(1.0)
     assert closed(record(right, post_factor=None))[:4] == (2, None, 40.0, "unmeasured")

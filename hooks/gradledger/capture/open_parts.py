@@ -5,6 +5,7 @@ Calls of the loop, the GradScaler, an earlier optimizer, an update that no optim
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -43,6 +44,15 @@ class OpenEvent:
             )
             event.factor = factor if isinstance(factor, float) else None
         return event
+
+
+def was_clipped(events: list[OpenEvent], gradients: list[float], tolerance: float) -> bool:
+    """Whether the first clip by value was of a multiple of these gradients; it leaves no factor."""
+    clip = next((e for e in events if e.op == "clip_value" and e.sample is not None), None)
+    if clip is None or clip.sample is None:
+        return False
+    factor = gradient_probe.common_factor(gradients, clip.sample.values(), tolerance)
+    return isinstance(factor, float)
 
 
 @dataclass
@@ -102,3 +112,25 @@ def left_open_record(step: Any) -> StepRecord:
     record.skipped, record.code = True, step.code()
     record.missing = dict.fromkeys(("post_factor", *step.facts), NO_STEP)
     return record
+
+
+def measure_rescaling(step: Any, record: StepRecord, tolerance: float) -> None:
+    """Fill ``rescaled`` of the micro-batches before which the gradients were multiplied.
+
+    A schedule of pipeline stages may run several times in a window, and scale the gradients each
+    time. So may a loop, by mistake. What it does otherwise, such as a mask, is not followed, nor
+    the factor of a clip, of unscaling or of collectives, which other facts show.
+    """
+    called = {event.after for event in step.events}
+    for index, (last, counted) in enumerate(itertools.pairwise(step.micro_batches), 1):
+        then, now, sent = last.sample_after, counted.sample_before, record.micro_batches[index]
+        if then is None or now is None or sent.fresh:
+            continue
+        factor = gradient_probe.common_factor(then.values(), now.values(), tolerance)
+        if isinstance(factor, str):
+            if record.pipeline:
+                sent.missing["rescaled"] = factor
+        elif abs(factor - 1) > tolerance:
+            shown = index in called or counted.micro_batch.collectives_between
+            if record.pipeline or not shown:
+                sent.rescaled = factor

@@ -25,7 +25,9 @@ from gradledger.capture.open_parts import (
     OpenScaler,
     OpenUpdate,
     left_open_record,
+    measure_rescaling,
     value_of,
+    was_clipped,
 )
 from gradledger.capture.open_terms import HALF, OpenTerm, present
 from gradledger.capture.replica_sample import OpenModels, OpenReplica
@@ -261,8 +263,7 @@ class OpenStep:
         record.scaler = None if self.scaler is None else self.scaler.resolve()
         record.replaced = None if self.replaced is None else self.replaced.resolve()
         record.skipped = record.skipped or bool(value_of(self.found_inf))
-        if record.pipeline:
-            self._measure_rescaling(record, tolerance)
+        measure_rescaling(self, record, tolerance)
         self._note_combined_in_step(record)
         self._measure_factor(record, tolerance)
         self._measure_sample(record, tolerance)
@@ -275,18 +276,6 @@ class OpenStep:
         return record
 
     # ------------------------------------------------------------------ the gradient sample
-
-    def _measure_rescaling(self, record: StepRecord, tolerance: float) -> None:
-        """A schedule may run several times in a window, and scale the gradients each time."""
-        pairs = zip(self.micro_batches[1:], record.micro_batches[1:], strict=True)
-        for earlier, (counted, sent) in zip(self.micro_batches, pairs, strict=False):
-            then, now = earlier.sample_after, counted.sample_before
-            if then is not None and now is not None and not sent.fresh:
-                factor = gradient_probe.common_factor(then.values(), now.values(), tolerance)
-                if isinstance(factor, str):
-                    sent.missing["rescaled"] = factor
-                elif abs(factor - 1) > tolerance:
-                    sent.rescaled = factor
 
     def _note_combined_in_step(self, record: StepRecord) -> None:
         """The optimizer may have combined the gradients of the ranks in its step, in place.
@@ -319,7 +308,7 @@ class OpenStep:
         total = self._total_if_cleared()
         if total and isinstance(factor, str):
             factor = gradient_probe.common_factor(total, after.values(), tolerance)
-            record.moved = isinstance(factor, float)
+            record.moved = isinstance(factor, float) or was_clipped(self.events, total, tolerance)
         if record.moved or total == before.values():  # nothing was lost
             for micro_batch in record.micro_batches[1:]:
                 micro_batch.fresh = False

@@ -384,6 +384,7 @@ def _window_state(closed: Closed) -> WindowState:
         rate=closed.rate,
         loss=closed.loss,
         number=closed.number,
+        unit=closed.unit,
     )
 
 
@@ -401,4 +402,5 @@ def _closed(state: WindowState) -> Closed:
         rate=state.rate,
         loss=state.loss,
         number=state.number,
+        unit=state.unit,
     )

@@ -98,6 +98,7 @@ class WindowState(Struct, frozen=True, forbid_unknown_fields=True, array_like=Tr
     rate: float | None = None
     loss: float | None = None
     number: int = 0
+    unit: str = ""
 
 
 class OptimizerState(Struct, frozen=True, forbid_unknown_fields=True):

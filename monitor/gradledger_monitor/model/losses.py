@@ -25,7 +25,7 @@ def sum_of_roots(micro_batches: Iterable[tuple[int, MicroBatch]]) -> float | Non
 def mean_over_tokens(micro_batches: Iterable[tuple[int, MicroBatch]]) -> float | None:
     """The sum of the token losses over their number; None if one of them is not known.
 
-    With one loss term, root = weight * (sum of its token losses), so that sum is root / weight.
+    With one loss term, root = weight * (sum of its token losses), so that sum is root / |weight|.
     """
     losses, count = 0.0, 0
     for _, micro_batch in micro_batches:
@@ -38,7 +38,8 @@ def mean_over_tokens(micro_batches: Iterable[tuple[int, MicroBatch]]) -> float |
         weight = term.weight
         if not weight or loss is None or (term.weight_min is not None and weights_vary(term)):
             return None
-        losses, count = losses + float(loss) / float(weight), count + tokens
+        # a loss may be minus a term, such as a log-probability
+        losses, count = losses + float(loss) / abs(float(weight)), count + tokens
     return losses / count if count else None
 
 

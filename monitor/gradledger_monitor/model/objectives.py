@@ -24,6 +24,7 @@ from gradledger_monitor.model import tolerances
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.token_ledger import Ledger, WeightedTokens, build_ledger
 
+SINGLE_ELEMENTS = 3  # terms of one element each: a loop over the steps of an episode, not heads
 PENALTY = "penalty"  # kind of the terms that depend on parameters alone
 
 
@@ -214,6 +215,16 @@ def signs_differ(terms: list[WeightedTerm]) -> bool:
             of_batches = signs.setdefault(t.term, {})
             of_batches.setdefault((t.rank, t.micro_batch), set()).add(t.positive)
     return any({True} in each.values() and {False} in each.values() for each in signs.values())
+
+
+def weighs_elements(terms: list[WeightedTerm]) -> bool:
+    """Whether a loss is the sum of single elements with different weights, as in REINFORCE."""
+    elements: dict[tuple[int, int, str], list[float]] = {}
+    for t in terms:
+        if t.tokens == 1:
+            of_kind = elements.setdefault((t.rank, t.micro_batch, t.loss_term.kind), [])
+            of_kind.append(t.weight)
+    return any(len(each) >= SINGLE_ELEMENTS and _differ(each) for each in elements.values())
 
 
 def _heaviest_first(terms: list[WeightedTerm]) -> list[str]:

@@ -150,7 +150,8 @@ class StepFacts:
 
         What was stepped on is then no multiple of what the last backward left.
         """
-        if self.record.post_factor is not None or self.calls("clip_value"):
+        last_clipped = any(clip.factor is not None for clip in self.calls("clip_value"))
+        if self.record.post_factor is not None or last_clipped:
             return None
         if self.all_reduce is not None:
             return self.all_reduce.reason or None

@@ -216,7 +216,54 @@ def mean_over_a_dimension(model: nn.Module, data: list[Batches]) -> None:
         optimizer.zero_grad()
 
 
+def own_buffers_clipped_by_value(model: nn.Module, data: list[Batches]) -> None:
+    """Gradients are added up in the loop's own tensors, and clipped by value where they step."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for window in data:
+        sums = [torch.zeros_like(p) for p in model.parameters()]
+        for batch in window:
+            optimizer.zero_grad()
+            share(model, batch, window).backward()
+            for kept, parameter in zip(sums, model.parameters(), strict=True):
+                assert parameter.grad is not None
+                kept += parameter.grad
+        for kept, parameter in zip(sums, model.parameters(), strict=True):
+            parameter.grad = kept
+        nn.utils.clip_grad_value_(model.parameters(), 1e-3)
+        optimizer.step()
+
+
+def episodes(model: nn.Module, data: list[Batches]) -> None:
+    """REINFORCE: the loss of an episode is a list of products, whose signs are the returns'."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for window in data:
+        for inputs, _ in window:
+            logits = model(inputs).flatten(0, 1)[:6]
+            steps = [torch.distributions.Categorical(logits=row) for row in logits]
+            chosen = [step.log_prob(step.sample()) for step in steps]
+            returns = torch.linspace(-1.0, 1.5, len(chosen)) + inputs.mean()
+            losses = [-each * amount for each, amount in zip(chosen, returns, strict=True)]
+            (torch.stack(losses).sum() / len(window)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def divided_between(model: nn.Module, data: list[Batches]) -> None:
+    """A mistake: the gradients are divided by K inside the loop over the micro-batches."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for window in data:
+        for batch in window:
+            share(model, batch, window).backward()
+            for parameter in model.parameters():
+                assert parameter.grad is not None
+                parameter.grad /= len(window)
+        optimizer.step()
+        optimizer.zero_grad()
+
+
 RIGHT: list[Loop] = [
+    own_buffers_clipped_by_value,
+    episodes,
     torchtune,
     torchtitan,
     two_backwards,
@@ -272,6 +319,16 @@ def test_the_normalised_gradient_has_the_true_balance() -> None:
         assert facts.ledger is not None
         assert facts.ledger.tokens == count(window)
         assert facts.ledger.balance == pytest.approx(1.0, rel=1e-4)
+
+
+def test_what_a_loop_divides_between_two_backwards_is_a_part_of_the_weights() -> None:
+    recorded = run_twice(divided_between)
+    for facts, window in zip(recorded.facts(), windows(STEPS), strict=True):
+        assert facts.ledger is not None
+        k = len(window)
+        shares = [each.weight * count(window) for each in facts.ledger.entries]
+        assert shares == pytest.approx([k ** (index - k) for index in range(k)], rel=1e-3)
+    assert UNEQUAL in answer(recorded)[0]
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler")

@@ -166,7 +166,7 @@ def _norm(records: RecordsByRank, record: StepRecord) -> float | None:
 def rescaled_later(applied: Sequence[tuple[int, MicroBatch]]) -> dict[int, float]:
     """By index, the factor on a micro-batch's gradients from then to the last backward.
 
-    A pipeline's schedule may run several times in a window, and scale the gradients each time.
+    A pipeline's schedule, or a loop, may multiply them between two backwards.
     """
     if not any(m.rescaled is not None for _, m in applied):
         return {}

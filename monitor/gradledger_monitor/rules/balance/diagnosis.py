@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gradledger_monitor.model.objectives import Objective
+from gradledger_monitor.model.objectives import Objective, weighs_elements
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.balance.evidence import (
     coefficient_explains,
@@ -78,6 +78,15 @@ OWN_SCHEDULE = (
 SAME_RATE = 0.01  # relative
 
 
+def weighted_by_design(facts: StepFacts) -> str | None:
+    """Why the weights of tokens are no mistake, if the run or its loss shows that."""
+    if facts.run.contract in ("sequence", "sample"):
+        return f"the run declares one weight per {facts.run.contract}"
+    if weighs_elements(facts.terms):
+        return WEIGHTED_INSIDE
+    return OWN_LOSSES if facts.separate_losses else None
+
+
 def diagnose(facts: StepFacts, past: Sequence[Closed]) -> list[Diagnosis]:
     """The one pattern that explains the balance of each objective, the heaviest objective first.
 
@@ -87,10 +96,9 @@ def diagnose(facts: StepFacts, past: Sequence[Closed]) -> list[Diagnosis]:
         return [Diagnosis("unmeasured", facts.unmeasured)]
     if facts.factor_unmeasured and facts.step_rate is None:
         return [_without_factor(facts, facts.factor_unmeasured)]
-    if facts.run.contract in ("sequence", "sample"):
-        return [Diagnosis("by_design", f"the run declares one weight per {facts.run.contract}")]
-    if facts.separate_losses:
-        return [Diagnosis("by_design", OWN_LOSSES)]
+    intended = weighted_by_design(facts)
+    if intended:
+        return [Diagnosis("by_design", intended)]
     if holds_the_whole_window(facts):
         return [Diagnosis("unmeasured", WHOLE_WINDOW)]
     if facts.together is not None:

@@ -17,7 +17,7 @@ SINGLE = 2e-6  # relative error of a ratio of two single-precision numbers
 EQUAL_LOSS = 1e-5  # relative difference of one loss that is computed twice
 _PICKS = ("Gather", "Index")  # of one log-probability per token, by hand
 # Beginnings of the kinds of losses of which an element is a token, or a whole example.
-_OF_TOKENS = ("NllLoss", "SoftCrossEntropy", "Gather", "Index", "KlDiv", "CtcLoss")
+_OF_TOKENS = ("NllLoss", "SoftCrossEntropy", "Gather", "Index", "KlDiv")
 _ROUND = (1, 2, 3, 5)  # first digits of coefficients that people write
 
 

@@ -45,6 +45,7 @@ from gradledger_monitor.rules.number_text import significant
 
 EXPLAINED = 8  # earlier wrong windows that a number must explain, at most
 MOST_MICRO_BATCHES = 4096  # the largest m for which B = 1/m is read as a division by m
+DISCARDED = "the loss is divided by the number of all micro-batches, and some were discarded"
 PARTS_OR_TASKS = "several losses add up to one mean: parts of one loss or separate tasks, unknown"
 SCALED_BY_LOOP = "the loop scales the gradients after backward, by a factor that changes"
 CLIPPED_SCALED = "the loop clips scaled gradients itself, before or after unscaling: unknown"
@@ -54,7 +55,7 @@ ONE_MORE = "needs one more window"
 def explain(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> Diagnosis:
     """The first explanation that fits; the order is that of the evidence, the strongest first.
 
-    1. Fair: B = 1.
+    1. Fair: B = 1. Or it would be, had no micro-batch been discarded (``_by_discarded``).
     2. Weights of single micro-batches (``_by_weights``). They separate what B alone does not: with
        2 tokens in 2 micro-batches, a plain sum has B = N = K = 2.
     3. The last fair window (``_partial``). It shows the K that the loop divides by. B = k/K of a
@@ -75,7 +76,8 @@ def explain(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> D
     if Near(balance, facts.tolerance)(1.0):
         return _fair(facts, objective, past)
     return (
-        _by_weights(facts, objective, past)
+        _by_discarded(facts, objective, balance)
+        or _by_weights(facts, objective, past)
         or _partial(facts, objective, balance, past)
         or _by_ranks(facts, objective, balance, past)
         or _by_coefficient(facts, objective, balance)
@@ -100,6 +102,14 @@ def _fair(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> Dia
         return Diagnosis("fair", objective=objective)
     ratio = wrong[-1].micro_batches / k
     return Diagnosis("partial_before", objective=objective, ratio=ratio)
+
+
+def _by_discarded(facts: StepFacts, objective: Objective, balance: float) -> Diagnosis | None:
+    """B = k/K, where k of K micro-batches were applied: K divides, and the others were zeroed."""
+    lost, k = len(facts.discarded), facts.micro_batches_of(objective)
+    if not lost or k == 1 or not Near(balance, facts.tolerance)(k / (k + lost)):
+        return None
+    return Diagnosis("unmeasured", DISCARDED, objective)
 
 
 def _by_weights(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> Diagnosis | None:
@@ -259,7 +269,8 @@ def _by_earlier_count(
             break
         if closed.balance is not None and closed.tokens is not None:
             since.append((closed.balance / (facts.run.declared_scale or 1.0), closed.tokens))
-    count = None if fair is None else fair.tokens
+    comparable = fair is not None and fair.unit == objective.reading.unit
+    count = fair.tokens if fair is not None and comparable else None
     if not count or _tokens_by_index(objective) == {count}:
         return None  # it is also the count of each micro-batch
     if not all(Near(b, facts.tolerance)(tokens / count) for b, tokens in since):

@@ -80,6 +80,7 @@ class Closed(NamedTuple):
     rate: float | None = None  # see ``StepFacts.step_rate``
     loss: float | None = None  # as the loop reports it
     number: int = 0  # of its last micro-batch in the process; 0: none
+    unit: str = ""  # of ``tokens``: see ``Reading``
 
     @classmethod
     def of(cls, facts: StepFacts, diagnosis: Diagnosis) -> Closed:
@@ -99,6 +100,7 @@ class Closed(NamedTuple):
             facts.step_rate,
             facts.loss_reported,
             facts.record.micro_batches[-1].number if facts.record.micro_batches else 0,
+            "" if facts.objective is None else facts.objective.reading.unit,
         )
 
 

@@ -13,10 +13,10 @@ from gradledger_monitor.model.token_ledger import Entry, total
 from gradledger_monitor.rules.balance.diagnosis import (
     CONSTANT_TARGETS,
     NONLINEAR,
-    OWN_LOSSES,
     WEIGHTED_INSIDE,
     is_undecided,
     reason_without_objective,
+    weighted_by_design,
 )
 from gradledger_monitor.rules.balance.evidence import (
     has_known_unit,
@@ -112,10 +112,9 @@ class TokenWeightsUnequal(Rule):
         facts = window.facts
         if facts.unmeasured:
             return not_measured(facts.unmeasured)
-        if facts.run.contract in ("sequence", "sample"):
-            return not_applicable(f"the run declares one weight per {facts.run.contract}")
-        if facts.separate_losses:
-            return not_applicable(OWN_LOSSES)
+        intended = weighted_by_design(facts)
+        if intended:
+            return not_applicable(intended)
         if facts.objective is None:
             return not_measured(reason_without_objective(facts))
         if is_undecided(facts):
@@ -157,7 +156,8 @@ class TokenWeightsUnequal(Rule):
         Its author knows the token mean, and may intend another one here.
         """
         main = facts.objectives[0]
-        if misallocation < self.warning or (objective is not main and is_fair(facts, main)):
+        knows = objective is not main and is_fair(facts, main) and _shows_token_mean(main)
+        if misallocation < self.warning or knows:
             return "info"
         return "error" if misallocation >= self.error else "warning"
 
@@ -217,6 +217,11 @@ class TokenWeightsUnequal(Rule):
             loss_reported=facts.loss_reported,
             loss_token=facts.loss_token,
         )
+
+
+def _shows_token_mean(objective: Objective) -> bool:
+    """Whether equal weights are no matter of course: micro-batches have different counts."""
+    return len({entry.tokens for entry in objective.ledger.entries}) > 1
 
 
 def why_not_evaluated(
