@@ -14,6 +14,10 @@ FIX = """\
 optimizer.step()
 optimizer.zero_grad(set_to_none=True)"""
 
+FIX_BEFORE = """\
+# before the first backward of each window of this optimizer; in the closure, if step() takes one:
+optimizer.zero_grad(set_to_none=True)"""
+
 
 class GradsNotZeroed(Rule):
     """Gradients of the last window are still present when the next one begins.
@@ -83,7 +87,7 @@ class GradsNotZeroed(Rule):
             if leaked
             else "Gradients are not zeroed between steps",
             _leaked(len(stepped), len(facts.applied)) if leaked else NOT_ZEROED,
-            FIX,
+            FIX_BEFORE if leaked or facts.optimizer_name == "LBFGS" else FIX,
             leaked_micro_batches=[index + 1 for index in stepped][:32],
             norm=number(facts.record.norm),
         )
