@@ -153,8 +153,13 @@ class RuleOutcomes:
 
 
 def stronger(first: Outcome | None, second: Outcome) -> Outcome:
-    """Of two outcomes of one rule, the one that coverage shows; the first of equal ones."""
+    """Of two outcomes of one rule, the one that coverage shows; the first of equal ones.
+
+    That more steps are needed is no reason any more once there is another one.
+    """
     if first is None:
+        return second
+    if _strength(second) == _strength(first) and first.reason.startswith(NEEDS_MORE):
         return second
     return second if _strength(second) > _strength(first) else first
 
@@ -165,6 +170,8 @@ def _strength(outcome: Outcome) -> tuple[int, int]:
         return _STRENGTH_OF_FAILURE, 0
     return _STRENGTH[outcome.status], SEVERITIES.index(outcome.severity)
 
+
+NEEDS_MORE = "needs "  # the reason of a rule that has not seen enough steps
 
 # Where the records of earlier steps and their coverage are lost: later steps do not replace them.
 LOST = Failure("not_measured", "the results of an earlier evaluation are lost")
