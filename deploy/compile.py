@@ -28,7 +28,7 @@ PACKAGE = Path("monitor/gradledger_monitor")
 # msgspec reads the annotations of these classes, and mypyc drops parts of them.
 MODEL = (
     *("batch_size", "chart_metrics", "losses", "numbers", "objectives", "ranks/manual_all_reduce"),
-    *("step_facts", "token_ledger", "tolerances", "unmeasured"),
+    *("ranks/weighted_sum", "step_facts", "token_ledger", "tolerances", "unmeasured"),
 )
 EVALUATION = ("rule_outcomes", "rule_evaluation", "run_state", "step_completeness")
 NOT_PER_STEP = ("__init__", "definition", "catalogue", "overrides", "docs", "state")  # in rules

@@ -134,7 +134,7 @@ def facts_of(
     ranks: list[list[schema.StepRecord]], optimizer: int = 0, **run: Any
 ) -> list[StepFacts]:
     """The records of all ranks, merged step by step."""
-    info = RunInfo("run", "a run", len(ranks), optimizers=["SGD"], **run)
+    info = RunInfo("run", "a run", len(ranks), **{"optimizers": ["SGD"], **run})
     steps = zip(*ranks, strict=True)
     merged = [merge(info, optimizer, each[0].step, dict(enumerate(each))) for each in steps]
     return merged

@@ -21,6 +21,7 @@ from gradledger_monitor.rules.balance.diagnosis import (
 )
 from gradledger_monitor.rules.balance.explanations import (
     CLIPPED_SCALED,
+    DISCARDED,
     MOST_MICRO_BATCHES,
     PARTS_OR_TASKS,
     SCALED_BY_LOOP,
@@ -143,6 +144,10 @@ def test_a_count_that_each_micro_batch_has_is_its_own_and_not_that_of_an_earlier
 def test_a_division_by_all_positions_of_the_window_is_one_that_counts_padding() -> None:
     terms = [term(n, 1 / 300, "sum", size=n + 25) for n in EVEN]
     assert pattern_and_ratio(facts(record(terms))) == ("padding", 1.0)
+    chance = [term(n, 1 / 400, "sum", size=2 * n) for n in EVEN]
+    assert pattern_and_ratio(facts(record(chance))) == ("padding", 1.0)
+    assert pattern_and_ratio(facts(record(chance)), *before(0.5))[0] != "padding"
+    assert pattern_and_ratio(facts(record(chance)), *before(0.6)) == ("padding", 1.0)
     sizes = [n + ignored for n, ignored in zip(EVEN, (10, 40, 10, 40), strict=True)]
     means = [term(n, 1 / 300, "mean", size=size) for n, size in zip(EVEN, sizes, strict=True)]
     assert pattern_and_ratio(facts(record(means)))[0] != "padding"
@@ -191,6 +196,23 @@ def test_a_micro_batch_that_was_discarded_shows_an_accumulation() -> None:
     step = record([term(40, 1 / 320), term(40, 1 / 320)])
     step.micro_batches[1].fresh = True
     assert pattern_and_ratio(facts(step), *before(1 / 8)) == ("constant", 1.0)
+
+
+def test_a_sum_of_ctc_may_be_divided_by_labels_which_are_no_unit_of_its_elements() -> None:
+    speech = [dataclasses.replace(term(n, 0.3 / 200, "sum"), kind="CtcLossBackward0") for n in EVEN]
+    assert pattern_and_ratio(facts(record(speech)), *before(0.4)) == ("constant", 1.0)
+    tokens = [term(n, 0.3 / 200, "sum") for n in EVEN]
+    assert pattern_and_ratio(facts(record(tokens)), *before(0.4)) == ("wandering", 1.0)
+
+
+def test_a_loss_that_counts_discarded_micro_batches_is_not_divided_twice() -> None:
+    """Two of four micro-batches were zeroed; the loss is divided by four, once."""
+    step = record([term(40, 1 / 160)] * 4)
+    step.micro_batches[2].fresh = True
+    assert not_measured(first(facts(step), before(1 / 2))) == DISCARDED
+    twice = record([term(40, 1 / 320)] * 4)
+    twice.micro_batches[2].fresh = True
+    assert first(facts(twice), before(1 / 4)).pattern != "unmeasured"
 
 
 # ---------------------------------------------------------------------- padding, sums, squares

@@ -12,11 +12,20 @@ from gradledger_monitor.evaluation.rule_outcomes import RESOLVED_AFTER
 from gradledger_monitor.evaluation.run_state import RunState
 from gradledger_monitor.model.findings import EvaluationResult, Outcome
 from gradledger_monitor.model.step_facts import RunInfo, StepFacts
+from gradledger_monitor.rules.balance.explanations import ONE_MORE
 from gradledger_monitor.rules.catalogue import RULES
 from gradledger_monitor.rules.definition import DEFAULTS
 from gradledger_monitor.rules.reduction.missing_division import MissingDivision
 from gradledger_monitor.rules.reduction.token_weights_unequal import TokenWeightsUnequal
-from gradledger_monitor.rules.rule import OK, Precondition, Rule, Window, deferred_finding, finding
+from gradledger_monitor.rules.rule import (
+    OK,
+    Precondition,
+    Rule,
+    Window,
+    deferred_finding,
+    finding,
+    not_measured,
+)
 from helpers.facts import facts, judged, record, term
 
 
@@ -239,6 +248,33 @@ def no_twenty_tokens(window: Window) -> Outcome | None:
     """The outcome for windows whose first micro-batch has 20 tokens."""
     evaluated_preconditions.append(window.facts.step)
     return OK if window.facts.applied[0][1].terms[0].tokens == 20 else None
+
+
+class WaitsThenStates(Rule):
+    """One more window is needed at first, and then another reason holds."""
+
+    reasons = (ONE_MORE, "the true reason", "a later one")
+
+    def evaluate(self, window: Window) -> Outcome:
+        return not_measured(self.reasons[window.facts.step - 1])
+
+
+class WaitsForLong(WaitsThenStates):
+    """Some windows cannot be measured, and there are too few of all."""
+
+    reasons = ("needs 30 steps", "the GradScaler skipped this step", "needs 30 steps")
+
+
+@pytest.mark.parametrize(
+    ("rule", "shown"), [(WaitsThenStates, "the true reason"), (WaitsForLong, "needs 30 steps")]
+)
+def test_a_window_that_was_waited_for_replaces_the_reason(rule: type[Rule], shown: str) -> None:
+    course = steps((3, RIGHT))
+    state = RunState(course[0].run, rules=[rule], history_rules=[])
+    for each in course:
+        state.add_facts(each)
+    (coverage,) = state.result().coverage.values()
+    assert coverage == f"not_measured: {shown}"
 
 
 class Sharing(Rule):

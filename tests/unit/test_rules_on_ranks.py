@@ -144,6 +144,15 @@ def test_a_rank_that_is_synchronised_before_its_end_is_named() -> None:
     assert finding.summary.startswith("On rank 1, gradients were synchronised in the backward of")
 
 
+def test_only_the_ranks_that_the_numbers_are_true_of_are_named() -> None:
+    early, later = rank("sync", *["no_sync"] * 3), rank("no_sync", "sync", *["no_sync"] * 2)
+    finding = finding_of(EARLY, early, later, early)
+    assert finding is not None
+    assert finding.summary.startswith(
+        "On ranks 0, 2, gradients were synchronised in the backward of micro-batch 1 of 4."
+    )
+
+
 @pytest.mark.parametrize("more", [{"skipped": True}, {"collectives_after": 1}, {"wrapper": "fsdp"}])
 def test_an_early_synchronisation_is_left_alone_where_it_may_not_be_all(
     more: dict[str, Any],
@@ -246,7 +255,8 @@ def test_a_rank_without_backward_may_be_the_server_of_a_loop_that_combines_by_ha
     server, workers = rank(wrapper=None), [rank("no_sync", wrapper=None) for _ in range(2)]
     result = judged([facts(server, *workers)])
     assert result.coverage["ddp.uneven_microbatches"] == (
-        "not_measured: Rank 0 ran no backward, which may be intended"
+        "not_measured: Rank 0: no backward added to the gradients of this window, which may be "
+        "intended"
     )
     assert finding_of("ddp.uneven_microbatches", rank(wrapper="ddp"), rank("sync")) is not None
 

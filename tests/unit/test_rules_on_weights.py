@@ -43,6 +43,22 @@ def test_ranks_whose_tokens_weigh_alike_on_average_do_not_differ_however_many_th
     assert differ(rank(0.02, 0.03), more) == "between micro-batches"
 
 
+@pytest.mark.parametrize(("counts", "severity"), [((30, 30), "error"), ((20, 40), "info")])
+def test_a_main_loss_excuses_another_only_if_its_counts_differ(
+    counts: tuple[int, int], severity: str
+) -> None:
+    """Equal weights of equal counts, as of a dice loss, are no choice."""
+    each = [
+        [
+            replace(term(count, 1 / 60, "sum"), kind="MseLossBackward0"),
+            term(tokens, 0.4 / (2 * tokens)),
+        ]
+        for count, tokens in zip(counts, (10, 30), strict=True)
+    ]
+    finding = finding_of(record(each))
+    assert finding is not None and finding.severity == severity
+
+
 def test_without_a_loss_that_was_seen_nothing_is_stated_of_it() -> None:
     blind = rank(0.02, 0.06)
     for micro_batch in blind.micro_batches:

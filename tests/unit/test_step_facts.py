@@ -96,6 +96,12 @@ def test_the_true_loss_weighs_tokens_and_the_reported_one_does_not() -> None:
     assert metrics["loss_token"] == pytest.approx((10 * 4 + 30 * 2) / 40)
 
 
+def test_a_loss_that_is_minus_a_log_probability_keeps_its_sign() -> None:
+    sent = record([term(10, -1 / 20, "sum"), term(30, -1 / 60, "sum")])
+    sent.micro_batches[0].loss, sent.micro_batches[1].loss = 4.0 / 2, 2.0 / 2
+    assert chart_metrics(facts(sent))["loss_token"] == pytest.approx((10 * 4 + 30 * 2) / 40)
+
+
 def test_a_scaled_loss_is_reported_as_the_script_knows_it() -> None:
     sent = record([term(10, 1024 / 10)], post_factor=1 / 1024)
     sent.micro_batches[0].loss, sent.micro_batches[0].scale = 2048.0, 1024.0

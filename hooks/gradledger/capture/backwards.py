@@ -55,8 +55,8 @@ class Backwards:
 
     def end(self, micro_batch: OpenMicroBatch) -> None:
         """The backward ended or raised; what is measured at its end follows."""
-        self._ending[micro_batch.thread] = micro_batch
-        self._running.pop(micro_batch.thread, None)
+        if self._running.pop(micro_batch.thread, None) is not None:
+            self._ending[micro_batch.thread] = micro_batch
 
     @never_compile
     def leave(self) -> None:

@@ -5,7 +5,6 @@ Calls of the loop, the GradScaler, an earlier optimizer, an update that no optim
 
 from __future__ import annotations
 
-import itertools
 import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -112,25 +111,3 @@ def left_open_record(step: Any) -> StepRecord:
     record.skipped, record.code = True, step.code()
     record.missing = dict.fromkeys(("post_factor", *step.facts), NO_STEP)
     return record
-
-
-def measure_rescaling(step: Any, record: StepRecord, tolerance: float) -> None:
-    """Fill ``rescaled`` of the micro-batches before which the gradients were multiplied.
-
-    A schedule of pipeline stages may run several times in a window, and scale the gradients each
-    time. So may a loop, by mistake. What it does otherwise, such as a mask, is not followed, nor
-    the factor of a clip, of unscaling or of collectives, which other facts show.
-    """
-    called = {event.after for event in step.events}
-    for index, (last, counted) in enumerate(itertools.pairwise(step.micro_batches), 1):
-        then, now, sent = last.sample_after, counted.sample_before, record.micro_batches[index]
-        if then is None or now is None or sent.fresh:
-            continue
-        factor = gradient_probe.common_factor(then.values(), now.values(), tolerance)
-        if isinstance(factor, str):
-            if record.pipeline:
-                sent.missing["rescaled"] = factor
-        elif abs(factor - 1) > tolerance:
-            shown = index in called or counted.micro_batch.collectives_between
-            if record.pipeline or not shown:
-                sent.rescaled = factor

@@ -25,7 +25,6 @@ from gradledger.capture.open_parts import (
     OpenScaler,
     OpenUpdate,
     left_open_record,
-    measure_rescaling,
     value_of,
     was_clipped,
 )
@@ -263,11 +262,10 @@ class OpenStep:
         record.scaler = None if self.scaler is None else self.scaler.resolve()
         record.replaced = None if self.replaced is None else self.replaced.resolve()
         record.skipped = record.skipped or bool(value_of(self.found_inf))
-        measure_rescaling(self, record, tolerance)
+        self._measure_between(record, tolerance)
         self._note_combined_in_step(record)
         self._measure_factor(record, tolerance)
         self._measure_sample(record, tolerance)
-        self._measure_between(record, tolerance)
         self._measure_norms(record)
         self._measure_update(record)
         if self.update is not None:
@@ -276,6 +274,31 @@ class OpenStep:
         return record
 
     # ------------------------------------------------------------------ the gradient sample
+
+    def _measure_between(self, record: StepRecord, tolerance: float) -> None:
+        """What changed the gradients between two backwards.
+
+        One factor is a part of the weights of earlier micro-batches: a schedule of pipeline stages
+        that runs several times in a window scales the gradients each time, and a loop may, by
+        mistake. Other facts show the factors of clipping, unscaling and collectives. Of what else a
+        loop does, only what collectives did is followed, by samples; a mask, for example, is not.
+        """
+        called = {event.after for event in self.events}
+        for index, (last, counted) in enumerate(itertools.pairwise(self.micro_batches), 1):
+            before, after = last.sample_after, counted.sample_before
+            if before is None or after is None:
+                continue
+            sent, combined = record.micro_batches[index], counted.micro_batch.collectives_between
+            then, now = before.values(), after.values()
+            shown = combined or index in called
+            factor = gradient_probe.common_factor(then, now, tolerance)
+            if isinstance(factor, str):
+                if combined and len(then) == len(now):
+                    sent.samples = gradient_probe.sent_samples(then, now)
+                if record.pipeline and not sent.fresh:
+                    sent.missing["rescaled"] = factor
+            elif abs(factor - 1) > tolerance and not sent.fresh and (record.pipeline or not shown):
+                sent.rescaled = factor
 
     def _note_combined_in_step(self, record: StepRecord) -> None:
         """The optimizer may have combined the gradients of the ranks in its step, in place.
@@ -371,18 +394,6 @@ class OpenStep:
             record.noise = gradient_probe.noise(samples, added)
             for sent, square in zip(record.micro_batches, added, strict=False):
                 sent.sample_norm = None if square is None else _digits(math.sqrt(square))
-
-    def _measure_between(self, record: StepRecord, tolerance: float) -> None:
-        """What collectives between two backwards did to the gradients, besides one factor."""
-        for index, (last, counted) in enumerate(itertools.pairwise(self.micro_batches), 1):
-            before, after = last.sample_after, counted.sample_before
-            if not counted.micro_batch.collectives_between or before is None or after is None:
-                continue
-            factor = gradient_probe.common_factor(before.values(), after.values(), tolerance)
-            if isinstance(factor, str) and len(before.values()) == len(after.values()):
-                record.micro_batches[index].samples = gradient_probe.sent_samples(
-                    before.values(), after.values()
-                )
 
     # ------------------------------------------------------------------ norms and updates
 

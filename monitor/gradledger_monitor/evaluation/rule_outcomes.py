@@ -14,6 +14,7 @@ from gradledger_monitor.model.findings import (
     Outcome,
     Status,
 )
+from gradledger_monitor.rules.balance.explanations import ONE_MORE
 from gradledger_monitor.rules.overrides import EVALUATED_WITH
 
 RESOLVED_AFTER = 20  # windows without the finding, after which it is resolved
@@ -155,11 +156,11 @@ class RuleOutcomes:
 def stronger(first: Outcome | None, second: Outcome) -> Outcome:
     """Of two outcomes of one rule, the one that coverage shows; the first of equal ones.
 
-    That more steps are needed is no reason any more once there is another one.
+    That one more window is needed is no reason any more once that window has another one.
     """
     if first is None:
         return second
-    if _strength(second) == _strength(first) and first.reason.startswith(NEEDS_MORE):
+    if _strength(second) == _strength(first) and first.reason == ONE_MORE:
         return second
     return second if _strength(second) > _strength(first) else first
 
@@ -170,8 +171,6 @@ def _strength(outcome: Outcome) -> tuple[int, int]:
         return _STRENGTH_OF_FAILURE, 0
     return _STRENGTH[outcome.status], SEVERITIES.index(outcome.severity)
 
-
-NEEDS_MORE = "needs "  # the reason of a rule that has not seen enough steps
 
 # Where the records of earlier steps and their coverage are lost: later steps do not replace them.
 LOST = Failure("not_measured", "the results of an earlier evaluation are lost")

@@ -6,7 +6,7 @@ import shutil
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import pytest
@@ -81,7 +81,7 @@ def two_backwards(model: nn.Module, data: list[Batches]) -> None:
         optimizer.zero_grad()
 
 
-def gan(model: nn.Module, data: list[Batches]) -> None:
+def gan(model: nn.Module, data: list[Batches], zeroes: bool = True) -> None:
     """Two optimizers; the generator's backward leaves gradients in the critic."""
     critic = nn.Sequential(nn.Linear(7, 8), nn.ReLU(), nn.Linear(8, 1))
     of_model = torch.optim.Adam(model.parameters(), lr=1e-3)
@@ -90,7 +90,8 @@ def gan(model: nn.Module, data: list[Batches]) -> None:
         inputs = torch.cat([inputs.flatten(0, 1) for inputs, _ in window])
         real, generated = torch.randn(len(inputs), 7), model(inputs)
         ones, zeros = torch.ones(len(inputs), 1), torch.zeros(len(inputs), 1)
-        of_critic.zero_grad()
+        if zeroes:
+            of_critic.zero_grad()
         real_loss = F.binary_cross_entropy_with_logits(critic(real), ones)
         (
             real_loss + F.binary_cross_entropy_with_logits(critic(generated.detach()), zeros)
@@ -101,13 +102,14 @@ def gan(model: nn.Module, data: list[Batches]) -> None:
         of_model.step()
 
 
-def lbfgs(model: nn.Module, data: list[Batches]) -> None:
+def lbfgs(model: nn.Module, data: list[Batches], zeroes: bool = True) -> None:
     """One step calls its closure many times."""
     optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=4)
     for window in data:
 
         def closure(window: Batches = window) -> float:
-            optimizer.zero_grad()
+            if zeroes:
+                optimizer.zero_grad()
             total = 0.0
             for batch in window:
                 loss = share(model, batch, window)
@@ -310,6 +312,22 @@ def test_a_mean_of_means_ends_in_the_same_bits_and_is_named(loop: Loop) -> None:
     recorded = run_twice(loop)
     assert len(recorded.steps) == STEPS
     assert answer(recorded) == ({UNEQUAL: 1}, "broken")
+
+
+@pytest.mark.parametrize(
+    ("loop", "optimizers"),
+    [(partial(gan, zeroes=False), ["Adam"] * 2), (partial(lbfgs, zeroes=False), ["LBFGS"])],
+    ids=["gan", "lbfgs"],
+)
+def test_the_fix_is_what_the_right_loop_does_where_zeroing_after_the_step_is_too_late(
+    loop: Loop, optimizers: list[str]
+) -> None:
+    evaluation = run_twice(loop).evaluation(optimizers=optimizers)
+    findings = [f for f in evaluation.findings if f.rule == "loop.grads_not_zeroed"]
+    assert findings
+    for finding in findings:
+        assert finding.fix.startswith("# before the first backward of each window")
+        assert "optimizer.zero_grad(" in finding.fix and "step()\n" not in finding.fix
 
 
 def test_the_normalised_gradient_has_the_true_balance() -> None:

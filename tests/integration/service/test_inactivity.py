@@ -7,7 +7,7 @@ from gradledger_monitor.model.findings import Finding
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.runs.queries import evaluation, get_run
 from gradledger_monitor.store.steps.curves import curves
-from gradledger_monitor.workers.evaluator import Evaluator
+from gradledger_monitor.workers.evaluator import ABSENCE_TIMEOUT, Evaluator
 from helpers.batches import EndRecord, fair_step
 from helpers.sending import Clock, judged, send
 
@@ -44,6 +44,23 @@ def test_a_stall_is_reported_while_it_is_ongoing(store: Store) -> None:
     assert row is not None and row.verdict == "suspect" and row.primary == finding.title
     clock.time += 1_000
     assert evaluator.evaluate_pending() == []
+
+
+def test_a_run_does_not_stall_whose_ranks_have_ended_but_for_one_that_never_sent(
+    store: Store,
+) -> None:
+    """Only the first rank steps, and the others take its weights."""
+    clock = Clock()
+    evaluator = Evaluator(store, now=clock)
+    for number in range(1, 21):
+        clock.time = 1_000.0 + number
+        send(store, [fair_step(number)], clock.time, world_size=2)
+    clock.time += ABSENCE_TIMEOUT
+    evaluator.evaluate_pending()
+    send(store, [EndRecord(clock.time, [20])], clock.time, world_size=2)
+    clock.time += 1_000
+    evaluator.evaluate_pending()
+    assert judged(store) == 20 and not stalls(store)
 
 
 def test_a_process_that_is_alive_is_distinguished_from_one_that_is_gone(store: Store) -> None:

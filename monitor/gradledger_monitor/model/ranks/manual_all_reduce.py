@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -32,11 +31,10 @@ from gradledger_monitor.ingest.schema import Samples, StepRecord
 from gradledger_monitor.model import tolerances
 from gradledger_monitor.model.clipping import clip_coefficient, clipping_of_window
 from gradledger_monitor.model.numbers import number
+from gradledger_monitor.model.ranks.weighted_sum import rank_factors
 from gradledger_monitor.model.token_ledger import total
 
 MIN_COORDINATES = 3  # that are not zero: any two numbers have a ratio
-# The part of a rank's gradient that no other rank's has, at least, for its factor to be known.
-INDEPENDENT = 0.02
 
 UNSEEN = "how the ranks' gradients were combined was not seen"
 # A rank may take its parameters from another one: its own gradient is then of no effect.
@@ -342,7 +340,7 @@ def _fit(
         return _difference(ranks, after_backward, at_step, tolerance)
     result = _sum_of(after_backward, at_step[0], tolerance)
     if result.reason == NO_SUM:
-        factors = _weighted(after_backward, at_step[0], tolerance)
+        factors = rank_factors(after_backward, at_step[0], tolerance, MIN_COORDINATES)
         return ManualAllReduce(factors=factors) if factors else result
     return result
 
@@ -458,41 +456,3 @@ def _least_squares(
     if not factor or not math.isfinite(factor):
         return ManualAllReduce(reason="the ranks' gradients differ too much in size to be compared")
     return ManualAllReduce(factor)
-
-
-def _weighted(before: Rows, applied: list[float], tolerance: float) -> tuple[float, ...]:
-    """The c_r, if ``applied`` is the sum of c_r times row r of ``before``; else empty.
-
-    By least squares with modified Gram-Schmidt (Golub and Van Loan, Matrix Computations, 5.2.8):
-    ``applied`` is a further column, and what is left of it must be rounding. Gradients that nearly
-    depend on each other leave open which rank has which factor.
-    """
-    columns = [
-        coordinates for coordinates in zip(*before, applied, strict=True) if any(coordinates)
-    ]
-    if len(columns) < len(before) + MIN_COORDINATES:
-        return ()
-    rows = [list(row) for row in zip(*columns, strict=True)]
-    largest = [max(map(abs, row)) for row in rows]
-    if not all(largest):
-        return ()
-    unit = [[value / most for value in row] for row, most in zip(rows, largest, strict=True)]
-    rest = [list(row) for row in unit]
-    shares: list[list[float]] = []  # of each earlier row in the later ones
-    for index in range(len(before)):
-        row, later = rest[index], rest[index + 1 :]
-        square = total(v * v for v in row)
-        if square < INDEPENDENT**2 * total(v * v for v in unit[index]):
-            return ()
-        shares.append([total(map(operator.mul, row, other)) / square for other in later])
-        for other, share in zip(later, shares[-1], strict=True):
-            other[:] = [o - share * v for o, v in zip(other, row, strict=True)]
-    factors: list[float] = []
-    for own in reversed(shares):
-        factors.insert(0, own[-1] - total(map(operator.mul, own[:-1], factors)))
-    factors = [0.0 if abs(factor) <= tolerance else factor for factor in factors]
-    sizes = [total(map(abs, map(operator.mul, factors, c))) for c in zip(*unit[:-1], strict=True)]
-    fits = all(abs(v) <= tolerance * size for v, size in zip(rest[-1], sizes, strict=True))
-    factors = [f / most * largest[-1] for f, most in zip(factors, largest[:-1], strict=True)]
-    is_sum = fits and all(f >= 0 and math.isfinite(f) for f in factors)
-    return tuple(factors) if is_sum else ()

@@ -115,12 +115,7 @@ def _by_discarded(facts: StepFacts, objective: Objective, balance: float) -> Dia
 def _by_weights(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> Diagnosis | None:
     if objective.reading.unit == "micro_batches":
         return None
-    # half of the positions may count by chance, where all balances are 1/2
-    others = [closed for closed in wrong_windows(past) if closed.pattern != "padding"]
-    constant = any(
-        Near(c.balance or 0.0, facts.tolerance)(objective.ledger.balance) for c in others
-    )
-    if divides_by_all_positions(facts, objective) and not constant:
+    if divides_by_all_positions(facts, objective) and not _is_constant(facts, objective, past):
         return Diagnosis("padding", objective=objective)
     if not is_sum(facts, objective):
         return None
@@ -136,6 +131,15 @@ def _by_weights(facts: StepFacts, objective: Objective, past: Sequence[Closed]) 
     if not wrong_windows(past) and not all(term.loss_term.undivided for term in objective.terms):
         return Diagnosis("pending", ONE_MORE, objective)
     return Diagnosis("sum", objective=objective)
+
+
+def _is_constant(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> bool:
+    """Whether an earlier balance is the same, and padding did not explain it.
+
+    Then it is chance that as many positions count as B states, such as half of them with B = 1/2.
+    """
+    near = Near(objective.ledger.balance, facts.tolerance)
+    return any(near(c.balance or 0.0) for c in wrong_windows(past) if c.pattern != "padding")
 
 
 def _mean_weights(past: Sequence[Closed]) -> list[tuple[Closed, float]]:
@@ -265,12 +269,11 @@ def _by_earlier_count(
     fair, since = None, [(balance, objective.ledger.tokens)]
     for closed in reversed(past):
         if closed.pattern in FAIR:
-            fair = closed
+            fair = closed if closed.unit == objective.reading.unit else None
             break
         if closed.balance is not None and closed.tokens is not None:
             since.append((closed.balance / (facts.run.declared_scale or 1.0), closed.tokens))
-    comparable = fair is not None and fair.unit == objective.reading.unit
-    count = fair.tokens if fair is not None and comparable else None
+    count = None if fair is None else fair.tokens
     if not count or _tokens_by_index(objective) == {count}:
         return None  # it is also the count of each micro-batch
     if not all(Near(b, facts.tolerance)(tokens / count) for b, tokens in since):

@@ -354,9 +354,9 @@ def _values(facts: StepFacts, name: str) -> list[float]:
 
 def _outside(parameters: int) -> str:
     return (
-        f"The optimizer steps {counted(parameters, 'parameter')} outside the DDP wrapper, or that "
-        "did not require gradients when the model was wrapped. DDP does not synchronise their "
-        "gradients, so each rank updates them differently."
+        f"The optimizer steps {counted(parameters, 'parameter')} that the DDP wrapper does not "
+        "hold, or that did not require gradients when the model was wrapped. DDP does not "
+        "synchronise their gradients, so each rank updates them differently."
     )
 
 

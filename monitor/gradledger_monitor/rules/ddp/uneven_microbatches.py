@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.step_facts import StepFacts
+from gradledger_monitor.model.unmeasured import NO_BACKWARD
 from gradledger_monitor.rules.ddp.common import SEVERAL_RANKS, names
 from gradledger_monitor.rules.reduction.fixes import TOKEN_MEAN, token_mean
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_measured
@@ -60,7 +61,7 @@ class UnevenMicrobatches(Rule):
         few, many = min(counts.values()), max(counts.values())
         if not few and facts.ledger is None and facts.record.wrapper is None:
             idle = names([rank for rank, count in counts.items() if not count])
-            return not_measured(f"{idle} ran no backward, which may be intended")
+            return not_measured(f"{idle}: {NO_BACKWARD}, which may be intended")
         return finding(
             "error",
             "The ranks accumulate different numbers of micro-batches",

@@ -74,13 +74,13 @@ class WrongMicrobatchSynced(Rule):
         if facts.micro_batches < 2 or record.skipped or _may_be_combined(facts):
             return OK
         by_rank = {rank: _only_early(facts, rank) for rank in facts.records}
-        early = {rank: numbers for rank, numbers in by_rank.items() if numbers}
-        if not early or record.wrapper not in EFFECTS:
+        early = next(filter(None, by_rank.values()), None)
+        if early is None or record.wrapper not in EFFECTS:
             return OK
-        rank, synchronised = next(iter(early.items()))
-        count = len(facts.records[rank].micro_batches)
-        only = early.keys() < facts.records.keys()
-        which = f"On {names(list(early)).lower()}, gradients" if only else "Gradients"
+        synchronised, count = early
+        alike = [rank for rank, each in by_rank.items() if each == early]
+        some = len(alike) < len(by_rank)
+        which = f"On {names(alike).lower()}, gradients" if some else "Gradients"
         return finding(
             "error",
             f"Micro-batch {synchronised[-1]} is synchronised, the last one is not",
@@ -93,11 +93,12 @@ class WrongMicrobatchSynced(Rule):
         )
 
 
-def _only_early(facts: StepFacts, rank: int) -> list[int]:
-    """The numbers of the micro-batches that a rank synchronised, if the last one is not there."""
+def _only_early(facts: StepFacts, rank: int) -> tuple[list[int], int] | None:
+    """Which micro-batches a rank synchronised, of how many; None if none, or also the last."""
     record = facts.records[rank]
     numbers = [index + 1 for index, m in facts.applied_by_rank[rank] if synced(record, m)]
-    return [] if len(record.micro_batches) in numbers else numbers
+    count = len(record.micro_batches)
+    return None if not numbers or count in numbers else (numbers, count)
 
 
 def _may_be_combined(facts: StepFacts) -> bool:

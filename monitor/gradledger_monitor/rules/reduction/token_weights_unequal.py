@@ -153,7 +153,8 @@ class TokenWeightsUnequal(Rule):
     def _severity(self, facts: StepFacts, objective: Objective, misallocation: float) -> Severity:
         """Information only, too, on a further loss beside a main one that is normalised.
 
-        Its author knows the token mean, and may intend another one here.
+        Its author knows the token mean, and may intend another one here. A main loss whose
+        micro-batches have equal counts does not show that: its weights are equal anyway.
         """
         main = facts.objectives[0]
         knows = objective is not main and is_fair(facts, main) and _shows_token_mean(main)
@@ -220,7 +221,7 @@ class TokenWeightsUnequal(Rule):
 
 
 def _shows_token_mean(objective: Objective) -> bool:
-    """Whether equal weights are no matter of course: micro-batches have different counts."""
+    """Whether its micro-batches have different counts, so that equal weights are a choice."""
     return len({entry.tokens for entry in objective.ledger.entries}) > 1
 
 
