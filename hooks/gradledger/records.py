@@ -90,6 +90,7 @@ class Term:
     class_weight: float | None = None  # sum of the class weights of the tokens, if any
     undivided: bool | None = None  # no division between the root of backward and this term
     coefficient: float | None = None  # product of constant factors between the root and this term
+    outer_coefficient: float | None = None  # of several such factors, that nearest to the root
     # of the last projection, if there are several cross entropies in the micro-batch; of the task
     # (``tasks.py``), if the loss is alone in it
     head: int | None = None

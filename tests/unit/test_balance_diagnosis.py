@@ -601,7 +601,7 @@ def with_aux(
 
     def aux() -> Term:
         aux_term = term(8, (coefficient or 1.0) / 8, undivided=True, coefficient=coefficient)
-        return dataclasses.replace(aux_term, kind="MeanBackward0", **changes)
+        return dataclasses.replace(aux_term, **({"kind": "MeanBackward0"} | changes))
 
     return facts(record([[term(50, weight), aux()] for _ in range(k)]))
 
@@ -622,9 +622,71 @@ def test_a_coefficient_that_may_hold_the_division_is_left_alone(coefficient: flo
     assert pattern_and_ratio(with_aux(coefficient, k)) == ("fair", 1.0)
 
 
-@pytest.mark.parametrize("changes", [{"undivided": False}, {"reduction": "sum"}, {"weight": 0.004}])
+@pytest.mark.parametrize(
+    "changes", [{"undivided": False, "weight": 0.01 / 32}, {"reduction": "sum", "weight": 0.01}]
+)
 def test_a_further_term_that_is_divided_or_no_mean_is_left_alone(changes: dict[str, Any]) -> None:
     assert pattern_and_ratio(with_aux(0.01, **changes)) == ("fair", 1.0)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"kind": "KlDivergence", "reduction": "sum", "undivided": False},  # by its rows
+        # masked: three of eight elements count in a mean over all
+        {"reduction": "none", "tokens": 3, "elements": 8, "element_weight": 0.01 / 8},
+    ],
+)
+def test_a_further_term_that_weighs_its_coefficient_is_not_divided(changes: dict[str, Any]) -> None:
+    assert diagnose(with_aux(0.01, **changes), [])[1].pattern == "term_missing"
+
+
+@pytest.mark.parametrize(
+    ("coefficient", "outer", "weight", "pattern"),
+    [
+        (0.04, 0.01, 0.04, "term_missing"),  # 4 experts
+        (0.005, 0.01, 0.01, "term_missing"),  # half of each element, and their weighted mean
+        (0.01, 0.0025, 0.01, "coefficient"),  # (0.01 / K) * 4 experts
+        (0.0025, 0.01, 0.0025, "coefficient"),  # 0.01 * (loss * (1 / K))
+    ],
+)
+def test_of_several_constants_in_front_of_a_further_term_the_outermost_is_its_weight(
+    coefficient: float, outer: float, weight: float, pattern: str
+) -> None:
+    step = with_aux(coefficient, outer_coefficient=outer, weight=weight / 8)
+    assert diagnose(step, [])[1].pattern == pattern
+
+
+def test_a_further_sum_of_k_tokens_may_be_divided_by_either() -> None:
+    step = with_aux(0.01, undivided=False, reduction="sum", tokens=4, weight=0.01 / 4)
+    assert diagnose(step, [])[1].pattern == "coefficient"
+
+
+@pytest.mark.parametrize(
+    ("k", "weight", "earlier", "pattern"),
+    [
+        (2, 0.1, (3, 0.1), "term_missing"),
+        (2, 0.1, (3, 0.2 / 3), "coefficient"),  # divided by K
+        (2, 0.1, (2, 0.1), "coefficient"),  # of one K, 0.1 may be 0.2 / K
+    ],
+)
+def test_a_further_term_of_one_weight_in_windows_of_two_sizes_is_not_divided(
+    k: int, weight: float, earlier: tuple[int, float], pattern: str
+) -> None:
+    size, before = earlier
+    past = Closed.of(step := with_aux(before, size), first(step))
+    assert dict(past.further) == {"MeanBackward0#0": pytest.approx(before)}
+    assert diagnose(with_aux(weight, k), [past])[1].pattern == pattern
+
+
+def test_a_main_loss_with_a_weight_of_its_own_shows_a_further_one_that_is_not_divided() -> None:
+    """A gradient penalty of weight 10 is the heaviest, and right; the critic's mean is not."""
+    heavy = dataclasses.replace(term(8, 10 / 32, coefficient=10.0), kind="MeanBackward0")
+    window = [[heavy, term(50, 1 / 50, undivided=True)] for _ in range(4)]
+    assert [d.pattern for d in diagnose(facts(record(window)), [])] == [
+        "coefficient",
+        "term_missing",
+    ]
 
 
 def router(weights: Sequence[float], coefficient: float | None = 0.08) -> StepFacts:

@@ -56,6 +56,11 @@ def test_a_decay_that_outweighs_the_gradient_while_the_model_shrinks_is_a_warnin
     )
 
 
+def test_numbers_whose_squares_overflow_are_compared_too() -> None:
+    assert decays(gradient=1e200) is None
+    assert decays([1e200 * size for size in SIZES], gradient=5e198) is not None
+
+
 def test_of_adamw_it_is_the_share_of_the_update() -> None:
     finding = decays(decay=0.008, decoupled=True)
     assert finding is not None and "weight decay made 64% of the squared update" in finding.summary

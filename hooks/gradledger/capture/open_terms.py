@@ -29,6 +29,7 @@ class OpenTerm:
     class_weight: Deferred | None = None
     undivided: bool | None = None
     coefficient: float | None = None
+    outer_coefficient: float | None = None
     head: int | None = None
     elements: int | None = None
     element_reduction: Reduction = "sum"
@@ -51,6 +52,8 @@ class OpenTerm:
         term = Term(self.kind, self.reduction, size=self.size, rows=self.rows)
         term.samples, term.positions, term.undivided = self.samples, self.positions, self.undivided
         term.coefficient, term.head = self.coefficient, self.head
+        if self.outer_coefficient != self.coefficient:
+            term.outer_coefficient = self.outer_coefficient
         term.missing = dict(self.missing)
         if self.tokens is not None:
             counted = self.tokens

@@ -385,6 +385,7 @@ def _window_state(closed: Closed) -> WindowState:
         loss=closed.loss,
         number=closed.number,
         unit=closed.unit,
+        further=closed.further,
     )
 
 
@@ -403,4 +404,5 @@ def _closed(state: WindowState) -> Closed:
         loss=state.loss,
         number=state.number,
         unit=state.unit,
+        further=state.further,
     )

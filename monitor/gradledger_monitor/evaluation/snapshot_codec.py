@@ -99,6 +99,7 @@ class WindowState(Struct, frozen=True, forbid_unknown_fields=True, array_like=Tr
     loss: float | None = None
     number: int = 0
     unit: str = ""
+    further: tuple[tuple[str, float], ...] = ()
 
 
 class OptimizerState(Struct, frozen=True, forbid_unknown_fields=True):

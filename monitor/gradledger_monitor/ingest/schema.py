@@ -79,6 +79,7 @@ class Term(Struct, gc=False, kw_only=True, omit_defaults=True):
     class_weight: Number | None = None
     undivided: bool | None = None
     coefficient: Number | None = None
+    outer_coefficient: Number | None = None
     head: Count | None = None
     elements: Count | None = None
     element_weight: Number | None = None

@@ -94,10 +94,10 @@ def _number(micro_batch: MicroBatch, weights: list[float]) -> int:
 def named(terms: list[Term], task: int) -> list[tuple[str, int, Term]]:
     """Terms with a name and a part number, e.g. NllLossBackward0#1: the second loss of its kind.
 
-    Terms on one head with one coefficient are parts of one loss (chunks), numbered from 1. Two
-    tasks on one head usually differ in their coefficients. A term without a head is its own loss;
-    of the penalties with one coefficient, the first stands for all. A loss that is alone has the
-    number of its task.
+    Terms on one head with one coefficient and one reduction, divided or not, are parts of one loss
+    (chunks), numbered from 1. Two tasks on one head usually differ. A term without a head is its
+    own loss; of the penalties with one coefficient, the first stands for all. A loss that is alone
+    has the number of its task.
     """
     if len(terms) == 1:
         return [(f"{terms[0].kind}#{task}", 1, terms[0])]
@@ -108,7 +108,8 @@ def named(terms: list[Term], task: int) -> list[tuple[str, int, Term]]:
         kind = PENALTY if term.penalty else term.kind
         losses = losses_by_kind.setdefault(kind, {})
         single = term.head is None and not term.penalty
-        loss = index if single else (term.head, number(term.coefficient))
+        alike = (term.head, number(term.coefficient), term.reduction, term.undivided)
+        loss = index if single else alike
         name = f"{kind}#{losses.setdefault(loss, len(losses))}"
         parts[name] = parts.get(name, 0) + 1
         named.append((name, parts[name], term))

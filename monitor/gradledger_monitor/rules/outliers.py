@@ -97,13 +97,11 @@ def _key(micro_batch: _MicroBatch) -> tuple[int, int]:
 
 def _shares(micro_batches: Sequence[_MicroBatch]) -> dict[tuple[int, int], float]:
     """The share of each in the sum of squared norms; empty if one was not measured."""
-    squares = [(_key(m), m.gradient**2) for m in micro_batches if m.gradient is not None]
-    if len(squares) < len(micro_batches) or len(squares) < 2:
+    norms = [(_key(m), m.gradient) for m in micro_batches if m.gradient is not None]
+    whole = math.hypot(*(norm for _, norm in norms))
+    if len(norms) < len(micro_batches) or len(norms) < 2 or not 0 < whole < math.inf:
         return {}
-    whole = math.fsum(square for _, square in squares)
-    if not whole or not math.isfinite(whole):
-        return {}
-    return {key: square / whole for key, square in squares}
+    return {key: (norm / whole) ** 2 for key, norm in norms}
 
 
 def _against_windows_before(

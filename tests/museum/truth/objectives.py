@@ -110,6 +110,22 @@ def with_penalty(call: Any, batch: Any) -> list[Sum]:
     return [tokens(call, batch), (0.01 * penalty, 1.0)]
 
 
+def with_consistency(call: Call, batch: Any) -> list[Sum]:
+    """Cross entropy of labelled rows; that of the sure unlabelled ones, over all of these."""
+    inputs, labels, unlabelled, noise = (each.double() for each in batch)
+    probabilities, guesses = call(unlabelled).detach().softmax(-1).max(-1)
+    losses = F.cross_entropy(call(unlabelled + noise), guesses, reduction="none")
+    consistency = (losses * (probabilities > 0.24)).sum()
+    return [rows(call, (inputs, labels.long())), (consistency, float(len(guesses)))]
+
+
+def with_activity(call: Call, batch: Any) -> list[Sum]:
+    """Cross entropy of tokens, and half the mean square of the hidden states."""
+    ids, labels = batch
+    logits, hidden = call(ids)
+    return [_cross_entropy(logits, labels), (0.5 * hidden.square().sum(), hidden.numel())]
+
+
 # ---------------------------------------------------------------------- preferences
 
 

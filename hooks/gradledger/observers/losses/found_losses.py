@@ -15,13 +15,15 @@ class GraphPath(NamedTuple):
     """The operations between the root and a node.
 
     ``divided`` states whether one is a division. ``coefficient`` is the product of the constant
-    factors; None if there are none, or if one cannot be read without waiting. ``nonlinear`` states
-    whether one is a non-linear function of a scalar. ``function`` is the outermost of these, a
-    function of the whole micro-batch: below it, constants are part of the function.
+    factors; None if there are none, or if one cannot be read without waiting; ``outer`` is the one
+    nearest to the root. ``nonlinear`` states whether one is a non-linear function of a scalar.
+    ``function`` is the outermost of these, a function of the whole micro-batch: below it, constants
+    are part of the function.
     """
 
     divided: bool = False
     coefficient: float | None = None
+    outer: float | None = None
     nonlinear: bool = False
     function: Any = None
 
@@ -34,8 +36,9 @@ class GraphPath(NamedTuple):
         if name.startswith("MulBackward"):
             constant = constant_factor(node)
             if constant is not None:
-                product = constant * (self.coefficient or 1.0)
-                return self._replace(coefficient=product)
+                if self.coefficient is None:
+                    return self._replace(coefficient=constant, outer=constant)
+                return self._replace(coefficient=constant * (self.coefficient or 1.0))
         return self
 
 

@@ -64,6 +64,7 @@ def open_term(loss: LossNode) -> OpenTerm:
         term.elements = math.prod(_reduced_shape(loss))
         term.element_reduction = _reduction_of(loss)
     term.undivided, term.coefficient = not loss.path.divided, loss.path.coefficient
+    term.outer_coefficient = loss.path.outer
     term.nonlinear, term.penalty = loss.path.nonlinear, loss.penalty
     return term
 

@@ -34,13 +34,22 @@ from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.balance.evidence import (
     coefficient_explains,
     holds_the_whole_window,
-    is_added_by_every_rank,
-    is_undivided,
     masked_may_count,
     may_pass_on_gradients,
 )
 from gradledger_monitor.rules.balance.explanations import ONE_MORE, PARTS_OR_TASKS, explain
-from gradledger_monitor.rules.balance.patterns import FAIR, Closed, Diagnosis, is_fair
+from gradledger_monitor.rules.balance.further import (
+    is_added_by_every_rank,
+    is_undivided,
+    is_undivided_in_all_windows,
+)
+from gradledger_monitor.rules.balance.patterns import (
+    FAIR,
+    NORMALISED,
+    Closed,
+    Diagnosis,
+    is_fair,
+)
 
 OWN_LOSSES = "each backward has a separate loss (such as real and fake batches of a GAN critic)"
 CONSTANT_TARGETS = (
@@ -112,7 +121,7 @@ def diagnose(facts: StepFacts, past: Sequence[Closed]) -> list[Diagnosis]:
         first = _of_update_by_hand(facts, main, past)
         return [first, *[Diagnosis("coefficient", objective=o) for o in further]]
     first = _of_main(facts, main, past)
-    return [first, *[_of_further(facts, objective, first) for objective in further]]
+    return [first, *[_of_further(facts, objective, first, past) for objective in further]]
 
 
 def is_undecided(facts: StepFacts) -> bool:
@@ -190,15 +199,19 @@ def _same(number: float, other: float) -> bool:
     return abs(number - other) <= SAME_RATE * abs(other)
 
 
-def _of_further(facts: StepFacts, objective: Objective, main: Diagnosis) -> Diagnosis:
+def _of_further(
+    facts: StepFacts, objective: Objective, main: Diagnosis, past: Sequence[Closed]
+) -> Diagnosis:
     """A further objective: without the division by K that the main one has, or with its weight."""
     if is_fair(facts, objective):
         return Diagnosis("fair", objective=objective)
-    if main.pattern in FAIR and is_undivided(facts, objective):
+    if main.pattern not in NORMALISED:
+        return Diagnosis("coefficient", objective=objective)
+    if is_undivided_in_all_windows(facts, objective, past) or is_undivided(facts, objective):
         return Diagnosis(
             "term_missing", objective=objective, ratio=facts.micro_batches_of(objective)
         )
-    if main.pattern in FAIR and is_added_by_every_rank(facts, objective):
+    if is_added_by_every_rank(facts, objective):
         return Diagnosis("term_world", objective=objective, ratio=facts.run.world_size)
     return Diagnosis("coefficient", objective=objective)
 

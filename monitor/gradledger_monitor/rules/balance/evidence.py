@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.objectives import Objective, WeightedTerm
@@ -42,19 +43,6 @@ def excess_of_combination(facts: StepFacts) -> int | float | None:
         return None
     near = Near(factor * ranks, facts.tolerance)
     return next((each for each in (ranks, 1 / ranks) if near(each)), None)
-
-
-def is_added_by_every_rank(facts: StepFacts, objective: Objective) -> bool:
-    """Whether a penalty has R times its coefficient, because the ranks' gradients are added up.
-
-    A coefficient that contains 1/R gives the same balance: authors write round ones.
-    """
-    ranks = facts.run.world_size
-    summed = facts.all_reduce_factor or (1 / facts.ranks_divisor if facts.averaged else None)
-    if not objective.is_penalty or ranks == 1 or not Near(summed or 0.0, facts.tolerance)(1.0):
-        return False
-    balance = objective.ledger.balance
-    return _mantissa(balance / ranks) in _ROUND and _mantissa(balance) not in _ROUND
 
 
 def reductions(objective: Objective) -> set[str]:
@@ -311,7 +299,7 @@ def _divides_by_k_again(facts: StepFacts, coefficient: float) -> bool:
     k = facts.micro_batches
     factors = (abs(coefficient), facts.shared_factors[facts.lowest_rank])
     divided = k > 1 and all(Near(factor * k, facts.tolerance)(1.0) for factor in factors)
-    return divided and _mantissa(coefficient) not in _ROUND
+    return divided and not is_round(coefficient)
 
 
 def is_half_squared_error(facts: StepFacts, objective: Objective, balance: float) -> bool:
@@ -332,38 +320,28 @@ def is_one_divided_cross_entropy(objective: Objective) -> bool:
     return all(t.kind.startswith("NllLoss") and t.undivided is False for t in terms)
 
 
-def is_undivided(facts: StepFacts, objective: Objective) -> bool:
-    """Whether the mean of a further objective is added on every micro-batch without a division.
-
-    Its balance is then K times its coefficient, while that of the main one is 1. A coefficient
-    that already contains the 1/K gives the same balance: see ``is_undivided_coefficient``.
-    A sum of means (a router loss) has a balance of K times an unknown number.
-    """
-    k, terms = facts.micro_batches_of(objective), objective.terms
-    coefficients = {number(term.loss_term.coefficient) for term in terms}
-    ranks = len({term.rank for term in terms})
-    undivided = all(term.loss_term.undivided for term in terms)
-    if k == 1 or not undivided or len(terms) != k * ranks or len(coefficients) != 1:
-        return False
-    coefficient = coefficients.pop()
-    if all(t.loss_term.reduction == "mean" or t.loss_term.penalty for t in terms):
-        near = Near(objective.ledger.balance, facts.tolerance)
-        return near(k * (coefficient or 1.0)) and is_undivided_coefficient(coefficient, k)
-    return _is_sum_of_means(objective, facts.tolerance) and not _may_contain_division(
-        coefficient, k
-    )
+def weight_of_micro_batch(objective: Objective) -> float | None:
+    """The total weight of each micro-batch in the applied gradient, if it is the same in all."""
+    for weights in whole_weights(objective):
+        if 0 < max(weights) <= min(weights) * (1 + 2 * WEIGHT):
+            return weights[0]
+    return None
 
 
-def _is_sum_of_means(objective: Objective, tolerance: float) -> bool:
-    """Whether micro-batches of unequal size have equal total weights."""
-    totals = [term.tokens * term.weight for term in objective.terms]
-    even = max(totals) <= min(totals) * (1 + tolerance)
-    return even and len({term.tokens for term in objective.terms}) > 1
+def whole_weights(objective: Objective) -> Iterator[list[float]]:
+    """The weights of whole micro-batches: of functions of them, by elements, by tokens."""
+    if objective.reading.unit == "micro_batches":
+        yield [line.weight for line in objective.ledger.lines]
+        return
+    elements = [_weight_of_elements(term) for term in objective.terms]
+    yield [each for each in elements if each] if all(elements) else [0.0]
+    yield [term.tokens * term.weight for term in objective.terms]
 
 
-def _may_contain_division(coefficient: float | None, k: int) -> bool:
-    """Whether K times a coefficient is round."""
-    return coefficient is not None and _mantissa(coefficient * k) in _ROUND
+def _weight_of_elements(term: WeightedTerm) -> float:
+    """What the outermost reduction gives all elements together, masked ones included."""
+    loss = term.loss_term
+    return (loss.elements or 0) * abs(number(loss.element_weight) or 0.0) * term.factor
 
 
 def is_undivided_coefficient(coefficient: float | None, k: int) -> bool:
@@ -375,7 +353,12 @@ def is_undivided_coefficient(coefficient: float | None, k: int) -> bool:
     """
     if coefficient is None:
         return True
-    return _mantissa(coefficient) in _ROUND and _mantissa(coefficient * k) not in _ROUND
+    return is_round(coefficient) and not is_round(coefficient * k)
+
+
+def is_round(value: float) -> bool:
+    """Whether authors write such numbers as coefficients: 1, 0.02, 500."""
+    return _mantissa(value) in _ROUND
 
 
 def _mantissa(value: float) -> float:

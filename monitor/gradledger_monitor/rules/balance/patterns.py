@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.model.step_facts import StepFacts
-from gradledger_monitor.rules.balance.evidence import is_scaled_by_loop
+from gradledger_monitor.rules.balance.evidence import is_scaled_by_loop, weight_of_micro_batch
 
 Pattern = Literal[
     "fair",
@@ -36,6 +36,7 @@ Pattern = Literal[
 
 VARIES = 10  # two balances differ if their relative difference exceeds this many tolerances
 FAIR: tuple[Pattern, ...] = ("fair", "partial_before")
+NORMALISED: tuple[Pattern, ...] = (*FAIR, "coefficient")  # B is 1, or a constant by design
 
 
 @dataclass
@@ -81,6 +82,8 @@ class Closed(NamedTuple):
     loss: float | None = None  # as the loop reports it
     number: int = 0  # of its last micro-batch in the process; 0: none
     unit: str = ""  # of ``tokens``: see ``Reading``
+    # of a normalised main loss: the total weight of each micro-batch in the others, by their names
+    further: tuple[tuple[str, float], ...] = ()
 
     @classmethod
     def of(cls, facts: StepFacts, diagnosis: Diagnosis) -> Closed:
@@ -101,7 +104,15 @@ class Closed(NamedTuple):
             facts.loss_reported,
             facts.record.micro_batches[-1].number if facts.record.micro_batches else 0,
             "" if facts.objective is None else facts.objective.reading.unit,
+            tuple(_further(facts)) if diagnosis.pattern in NORMALISED else (),
         )
+
+
+def _further(facts: StepFacts) -> Iterator[tuple[str, float]]:
+    for objective in facts.objectives[1:]:
+        weight = weight_of_micro_batch(objective)
+        if weight is not None:
+            yield objective.name, weight
 
 
 def is_fair(facts: StepFacts, objective: Objective) -> bool:

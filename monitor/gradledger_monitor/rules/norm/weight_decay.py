@@ -181,10 +181,11 @@ def _forces(layers: Sequence[Layer], decoupled: bool) -> _Forces | None:
     ]
     if not measured:
         return None
-    parameters = [(layer.size, layer.parameter or 0.0, layer.decay) for layer, _ in measured]
+    roots = [math.sqrt(layer.size) for layer, _ in measured]  # from an RMS to a norm
+    parameters = [(layer.parameter or 0.0, layer.decay) for layer, _ in measured]
     return _Forces(
-        math.sqrt(sum(n * (d * p) ** 2 for n, p, d in parameters)),
-        math.sqrt(sum(layer.size * other**2 for layer, other in measured)),
-        math.sqrt(sum(n * p * p for n, p, _ in parameters)),
-        max(d for _, _, d in parameters),
+        math.hypot(*(r * d * p for r, (p, d) in zip(roots, parameters, strict=True))),
+        math.hypot(*(r * other for r, (_, other) in zip(roots, measured, strict=True))),
+        math.hypot(*(r * p for r, (p, _) in zip(roots, parameters, strict=True))),
+        max(d for _, d in parameters),
     )

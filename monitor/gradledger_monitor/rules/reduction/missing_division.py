@@ -32,7 +32,8 @@ class MissingDivision(Rule):
     **What it sees**
 
     The balance of the window, or of one of its loss terms, is K instead of 1; or K times the
-    constant that the loss is multiplied by. If that is not known, windows of different K show it.
+    constant that the loss is multiplied by. If that is not known, or may contain a division by K,
+    windows of different K show it.
 
     **Why it matters**
 
@@ -87,9 +88,11 @@ def _of_one(window: Window, objective: Objective) -> Outcome:
 def _of_all(window: Window) -> Outcome:
     k, objective = micro_batches(window), window.balance.objective
     assert objective is not None
+    objectives = window.facts.objectives
+    name = objective_name(objective, objectives) if len(objectives) > 1 else "loss"
     return finding(
         "warning",
-        f"The loss is not divided by K = {k}",
+        f"The {name} is not divided by K = {k}",
         f"The balance is {significant(objective.ledger.balance)} instead of "
         f"{significant(intended(window))}: the gradient is {k} times too large. "
         f"{known_from(window)}{constant_factor_effect(k, window.facts)}.",

@@ -1,0 +1,29 @@
+"""The penalty on activations is divided by the number of micro-batches, which grows."""
+
+import torch
+
+from museum.parts import EVEN, TinyLM, text, token_loss
+
+
+class WithFeatures(TinyLM):
+    """Returns its hidden states, too."""
+
+    def forward(self, ids):
+        """Logits and hidden states."""
+        hidden = self.features(ids)
+        return self.head(hidden), hidden
+
+
+torch.manual_seed(32)
+model = WithFeatures()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
+windows = text(4, 32, [EVEN[0][:2]]) + text(4, 33, EVEN)
+
+for window in windows:
+    for ids, labels in window:
+        logits, hidden = model(ids)
+        loss = token_loss(logits, labels)
+        loss = loss + 0.5 * hidden.square().mean()
+        (loss / len(window)).backward()
+    optimizer.step()
+    optimizer.zero_grad()
