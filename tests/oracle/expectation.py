@@ -24,6 +24,9 @@ OFF = "reduction.balance_off"  # of severity info: never required
 VARIES = 0.02  # relative; by more, the balance is not the same in all windows
 MISALLOCATION = 0.01  # from here on a finding is a warning (DESIGN section 6)
 
+# For K that make K times its coefficient as round as that is: 0.1 may be 0.2 / 2.
+K_OF_ROUND = {"z_loss": {2, 3}, "penalty": {2, 3}}
+
 # Objectives that are cross entropies: a mean over tokens is usual, and no other divisor.
 OF_TOKENS = {
     "cross_entropy",
@@ -115,6 +118,8 @@ def of_arithmetic(program: Program, truth: Truth) -> Expectation:
     hand_written = program.objective in ("log_probs", "policy", "preference")
     if hand_written and program.normalisation == "sum":
         return Expectation(unknown="a sum over elements of unknown meaning may be intended")
+    if program.normalisation == "terms_never" and _may_contain_k(program, truth):
+        return Expectation(unknown="the coefficient of a term may contain 1/K")
     if truth.steps != truth.windows:
         return Expectation(unknown=f"{truth.steps} steps of {truth.windows} windows")
     if program.objective == "squared_error" and _halved(program, truth):
@@ -148,6 +153,13 @@ def _short_windows(program: Program, truth: Truth) -> frozenset[str]:
             if share < 1 and abs(account.balance - share) <= _tolerance(program) * share:
                 return frozenset({PARTIAL})
     return frozenset()
+
+
+def _may_contain_k(program: Program, truth: Truth) -> bool:
+    """Whether a coefficient and K times it are both round, and all windows have one K."""
+    ambiguous = [K_OF_ROUND.get(term, set()) for term in program.auxiliaries]
+    one_size = len({step.micro_batches for step in truth.true_steps}) == 1
+    return one_size and any(program.k in each for each in ambiguous)
 
 
 def _halved(program: Program, truth: Truth) -> bool:

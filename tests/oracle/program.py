@@ -70,6 +70,7 @@ DIMENSIONS: dict[str, Weights] = {
         "mean_k": 6,
         "never": 2,
         "twice": 2,
+        "terms_never": 1,  # by K, but further terms by nothing
         "samples": 2,
         "padded": 2,
         "after_backward": 2,
@@ -299,6 +300,7 @@ def _arithmetic(p: Program) -> Iterator[bool]:
     several = p.k > 1
     yield several or p.normalisation not in ("twice", "never")
     yield p.data != "short_window" or (p.loop in _SHORT_WINDOWED and p.k > 2)
+    yield p.normalisation != "terms_never" or (several and p.auxiliary != "none")
     yield p.data != "growing_k" or (
         p.loop in ("windows", "function") and p.normalisation != "twice"
     )

@@ -594,7 +594,11 @@ def test_losses_that_pull_both_ways_are_a_design_and_reported_as_such() -> None:
 
 
 def with_aux(
-    coefficient: float | None, k: int = 4, divisor: int | None = None, **changes: Any
+    coefficient: float | None,
+    k: int = 4,
+    divisor: int | None = None,
+    scale: float | None = None,
+    **changes: Any,
 ) -> StepFacts:
     """A right loss, and a further mean that every micro-batch adds undivided."""
     weight = 1 / (50 * (divisor or k))
@@ -603,7 +607,8 @@ def with_aux(
         aux_term = term(8, (coefficient or 1.0) / 8, undivided=True, coefficient=coefficient)
         return dataclasses.replace(aux_term, **({"kind": "MeanBackward0"} | changes))
 
-    return facts(record([[term(50, weight), aux()] for _ in range(k)]))
+    window = record([[term(50, weight), aux()] for _ in range(k)])
+    return facts(window, declared_scale=scale)
 
 
 @pytest.mark.parametrize(
@@ -655,6 +660,13 @@ def test_of_several_constants_in_front_of_a_further_term_the_outermost_is_its_we
 ) -> None:
     step = with_aux(coefficient, outer_coefficient=outer, weight=weight / 8)
     assert diagnose(step, [])[1].pattern == pattern
+
+
+def test_where_k_is_the_declared_scale_no_further_term_is_divided() -> None:
+    assert [d.pattern for d in diagnose(with_aux(0.01, divisor=1, scale=4.0), [])] == [
+        "fair",
+        "coefficient",
+    ]
 
 
 def test_a_further_sum_of_k_tokens_may_be_divided_by_either() -> None:

@@ -57,7 +57,7 @@ def totals(p: Program) -> str:
     """``counts``, where the normalisation divides by them."""
     objective = OBJECTIVES[p.objective]
     weights = "class_weights = torch.linspace(0.5, 2, 7)\n" if "class_" in objective.count else ""
-    if p.normalisation in ("mean_k", "never", "twice", "sum", "sequence"):
+    if p.normalisation in ("mean_k", "never", "twice", "terms_never", "sum", "sequence"):
         return weights
     count = {"samples": "len(labels)", "padded": "labels.numel()"}.get(
         p.normalisation, objective.count

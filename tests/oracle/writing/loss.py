@@ -57,6 +57,7 @@ def _mean_and_total(p: Program) -> tuple[str, str]:
     """Of the objective with those of its further terms that have as many elements."""
     objective = OBJECTIVES[p.objective]
     mean = "rows.mean()" if p.normalisation == "sequence" else objective.mean
+    mean += " / K" * (p.normalisation == "terms_never")
     total = objective.total
     valid = "[labels != -100]" if objective.batch == "sentences" else ""
     names = {
@@ -74,9 +75,9 @@ def _mean_and_total(p: Program) -> tuple[str, str]:
 
 def _normalised(p: Program, mean: str, total: str) -> str:
     penalty = PENALTY if "penalty" in p.auxiliaries else ""
-    if p.normalisation in ("mean_k", "never", "twice", "sequence"):
+    if p.normalisation in ("mean_k", "never", "twice", "terms_never", "sequence"):
         both = f"{mean} + {penalty}" if penalty else mean
-        divided = {"never": "", "twice": " / K / K"}.get(p.normalisation, " / K")
+        divided = {"never": "", "terms_never": "", "twice": " / K / K"}.get(p.normalisation, " / K")
         if p.divides:
             divided = divided.removesuffix(" / K")
         return f"({both}){divided}" if divided else both

@@ -79,10 +79,10 @@ def _constant_that_it_weighs(facts: StepFacts, objective: Objective, k: int) -> 
     if not all(t.undivided for t in terms) and any(term.tokens == k for term in objective.terms):
         return None
     outer = number(terms[0].outer_coefficient) or 1.0
-    of_ranks = _factor_of_ranks(facts)
+    intended = (facts.run.declared_scale or 1.0) * _factor_of_ranks(facts)
     for constant in (abs(common_coefficient(objective) or 1.0), abs(outer)):
         for weights in whole_weights(objective):
-            near = [Near(weight / of_ranks, facts.tolerance) for weight in weights]
+            near = [Near(weight / intended, facts.tolerance) for weight in weights]
             if all(is_near(constant) for is_near in near):
                 return constant
     return None
