@@ -68,6 +68,7 @@ const state = {
   unit: /** @type {Unit} */ ("step"),
   range: /** @type {Range | null} */ (null),
   whole: await fetchCurves({ figures: firstFigures.join() }),
+  complete: false, // whether the figures of all charts are fetched
   zoomed: /** @type {Curves | null} */ (null),
   pointed: /** @type {number | null} */ (null), // x under the pointer
   smoothing: 0, // in steps
@@ -267,7 +268,8 @@ function showLegendValues(index) {
     const values = derived(state.whole, key) ?? [];
     const last = values.findLast((value) => value !== null);
     output.textContent = index === null ? formatNumber(last, series.get(key)?.number_format) : pointText(key, index, series.get(key)?.number_format);
-    output.parentElement?.toggleAttribute("hidden", last === undefined); // a line without data has no entry
+    // a line without data has no entry; before it is fetched, hiding it would take the focus away
+    output.parentElement?.toggleAttribute("hidden", state.complete && last === undefined);
   }
   for (const output of all("[data-fraction]", section)) {
     const mean = shownCurves().mean(output.dataset.fraction ?? "", shownRange(), state.unit);
@@ -461,6 +463,7 @@ section.addEventListener("pointermove", point);
 section.addEventListener("pointerleave", point);
 redraw(nearCharts);
 await loadRemainingFigures();
+state.complete = true;
 await loadReplaced();
 for (const input of all("[name=unit]", section)) {
   input.addEventListener("change", () => {
