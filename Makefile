@@ -84,7 +84,7 @@ compiled: build/compiled/.ready  ## model and rules compiled to C, and their tes
 	PYTHONPATH=build/compiled $(BIN)/pytest $(OPTIONS) -n 2 $(COMPILED_TESTS)
 
 museum: $(READY)  ## the bug museum: what is found and what is left alone, written to docs/detection.md
-	cd tests && ../$(BIN)/python -m museum.run --jobs 2 --in-part --write ../docs/detection.md
+	cd tests && ../$(BIN)/python -m museum.run --jobs 2 --in-part 3 --write ../docs/detection.md
 	$(BIN)/pytest $(OPTIONS) -n 2 --dist load tests/museum -k 'not mistake_is_named'
 
 parallel: $(READY)  ## its scripts of several ranks alone, and their chapter in docs/detection.md
