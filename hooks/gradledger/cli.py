@@ -73,6 +73,7 @@ def run(argv: list[str]) -> int:
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
     if not command:
         parser.error("COMMAND is missing. Example: gradledger run -- python train.py")
+    command = autostart.with_python(command)
     env = autostart.environment(
         os.environ, command, name=options.name, project=options.project, url=options.url
     )

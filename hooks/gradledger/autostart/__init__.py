@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import shutil
 import time
 from collections.abc import Mapping
 from itertools import pairwise
@@ -48,6 +49,13 @@ def new_run_id() -> str:
     alphabet = "abcdefghijkmnpqrstuvwxyz23456789"
     tail = "".join(secrets.choice(alphabet) for _ in range(4))
     return f"{time.strftime('%Y%m%d-%H%M%S')}-{tail}"
+
+
+def with_python(command: list[str]) -> list[str]:
+    """The command; ``python`` comes before a script that is no program itself, as ``train.py``."""
+    script = command[0]
+    is_script = script.endswith(".py") and os.path.isfile(script)
+    return ["python", *command] if is_script and shutil.which(script) is None else command
 
 
 def default_name(command: list[str]) -> str:

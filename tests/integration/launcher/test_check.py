@@ -204,6 +204,12 @@ def test_max_steps_ends_the_command_without_a_failure(launch: Launch, tmp_path: 
     assert 5 <= report["steps"] < 1_000_000
 
 
+def test_a_script_alone_is_run_by_python(launch: Launch, tmp_path: Path) -> None:
+    script = train(CORRECTED, 3)[1:]
+    done = launch("check", "--json", tmp_path / "v.json", *script)
+    assert (done.returncode, verdict(tmp_path / "v.json")["steps"]) == (0, 3)
+
+
 def test_a_severity_below_fail_on_does_not_fail_the_check(launch: Launch, tmp_path: Path) -> None:
     # divided by twice the tokens: the balance is 0.5 in every step, which is a warning at most
     text = TRAIN.read_text().replace("loss * ranks / count", "loss * ranks / (2 * count)")

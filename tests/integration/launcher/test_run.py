@@ -82,6 +82,15 @@ def test_the_two_dashes_are_optional(launch: Launch) -> None:
     assert launch("run", "echo", "--url", "x").stdout == "--url x\n"
 
 
+def test_a_script_alone_is_run_by_python(launch: Launch, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("#!/bin/sh\nimport sys; print(sys.argv[1:])\n")
+    assert launch("run", script, "--lr", "1").stdout == "['--lr', '1']\n"
+    script.write_text("#!/bin/sh\necho a program\n")
+    script.chmod(0o755)
+    assert launch("run", script).stdout == "a program\n"
+
+
 def test_bad_usage_exits_2(launch: Launch) -> None:
     assert launch("run").returncode == 2
     assert launch("run", "--nme", "x", "--", "true").returncode == 2

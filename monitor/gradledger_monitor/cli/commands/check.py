@@ -171,6 +171,7 @@ def check(
         reason = "--stop ignores the baseline; use --stop or --baseline, not both"
         raise typer.BadParameter(reason, param_hint="--stop")
     gate = Gate(fail_on.value, _baseline(baseline_file))
+    command = autostart.with_python(command)
     training = Training(
         command,
         name or autostart.default_name(command),
