@@ -680,6 +680,7 @@ def test_a_further_sum_of_k_tokens_may_be_divided_by_either() -> None:
         (2, 0.1, (3, 0.1), "term_missing"),
         (2, 0.1, (3, 0.2 / 3), "coefficient"),  # divided by K
         (2, 0.1, (2, 0.1), "coefficient"),  # of one K, 0.1 may be 0.2 / K
+        (3, 0.0025, (4, 0.0025), "coefficient"),  # may be 0.01 / 4 in a shorter window
     ],
 )
 def test_a_further_term_of_one_weight_in_windows_of_two_sizes_is_not_divided(
@@ -689,6 +690,14 @@ def test_a_further_term_of_one_weight_in_windows_of_two_sizes_is_not_divided(
     past = Closed.of(step := with_aux(before, size), first(step))
     assert dict(past.further) == {"MeanBackward0#0": pytest.approx(before)}
     assert diagnose(with_aux(weight, k), [past])[1].pattern == pattern
+
+
+def test_of_a_loss_that_something_divides_windows_of_two_sizes_show_nothing() -> None:
+    """By 4 in all windows, as a constant."""
+    divided = {"undivided": False, "weight": 0.1 / 32}
+    before = with_aux(0.1, 4, **divided)
+    past = Closed.of(before, first(before))
+    assert diagnose(with_aux(0.1, 3, **divided), [past])[1].pattern == "coefficient"
 
 
 def test_a_main_loss_with_a_weight_of_its_own_shows_a_further_one_that_is_not_divided() -> None:

@@ -119,6 +119,15 @@ def with_a_term_undivided() -> list[StepFacts]:
     return [facts(record([[term(50, 1 / 200), penalty] for _ in range(4)]))]
 
 
+def with_a_term_of_one_weight() -> list[StepFacts]:
+    """A right loss in windows of 2 and of 3, and a penalty of one weight in both."""
+    penalty = replace(term(8, 0.1 / 8, undivided=True, coefficient=0.1), kind=SQUARES)
+    return [
+        facts(record([[term(50, 1 / (50 * k)), penalty] for _ in range(k)], number))
+        for number, k in enumerate((2, 3), 1)
+    ]
+
+
 def squares(*sizes: int) -> list[StepFacts]:
     """Summed squared errors, with their number in each step."""
     step_records = [
@@ -168,6 +177,7 @@ CASES: dict[str, list[StepFacts]] = {
     "a short last window": partial(),
     "a step after every micro-batch": single(4),
     "a term that is added undivided": with_a_term_undivided(),
+    "a term that is added undivided in windows of two sizes": with_a_term_of_one_weight(),
     "squares summed over as many each time": squares(64, 64, 64),
     "squares summed over more each time": squares(32, 64, 128),
     "each rank by its own count": on_ranks(lambda n: n[0]),

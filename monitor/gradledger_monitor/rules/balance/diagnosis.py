@@ -41,7 +41,7 @@ from gradledger_monitor.rules.balance.explanations import ONE_MORE, PARTS_OR_TAS
 from gradledger_monitor.rules.balance.further import (
     is_added_by_every_rank,
     is_undivided,
-    is_undivided_in_all_windows,
+    window_of_the_same_weight,
 )
 from gradledger_monitor.rules.balance.patterns import (
     FAIR,
@@ -207,10 +207,13 @@ def _of_further(
         return Diagnosis("fair", objective=objective)
     if main.pattern not in NORMALISED:
         return Diagnosis("coefficient", objective=objective)
-    if is_undivided_in_all_windows(facts, objective, past) or is_undivided(facts, objective):
-        return Diagnosis(
-            "term_missing", objective=objective, ratio=facts.micro_batches_of(objective)
-        )
+    k = facts.micro_batches_of(objective)
+    if is_undivided(facts, objective):
+        return Diagnosis("term_missing", objective=objective, ratio=k)
+    other = window_of_the_same_weight(facts, objective, past)
+    if other is not None:
+        weighs = f"Each of its micro-batches weighs the same in windows of {other} and of {k}"
+        return Diagnosis("term_missing", objective=objective, ratio=k, evidence=weighs)
     if is_added_by_every_rank(facts, objective):
         return Diagnosis("term_world", objective=objective, ratio=facts.run.world_size)
     return Diagnosis("coefficient", objective=objective)

@@ -49,25 +49,43 @@ def is_undivided(facts: StepFacts, objective: Objective) -> bool:
     ranks = len({term.rank for term in terms})
     if k == 1 or len(terms) != k * ranks or len(coefficients) != 1:
         return False
-    coefficient = coefficients.pop()
+    coefficient, outer = coefficients.pop(), _outer_constant(objective)
     if _is_sum_of_means(objective, facts.tolerance):
-        return not (coefficient is not None and is_round(coefficient * k))
+        return not (outer is not None and is_round(outer * k))
     weighs = _constant_that_it_weighs(facts, objective, k)
     if weighs is None or coefficient is None:
         return weighs is not None
-    outer = number(terms[0].loss_term.outer_coefficient) or coefficient
-    rest_is_formula = weighs == abs(outer) or not is_round(coefficient * k)
+    rest_is_formula = weighs == abs(outer or 1.0) or not is_round(coefficient * k)
     return is_undivided_coefficient(outer, k) and rest_is_formula
 
 
-def is_undivided_in_all_windows(
+def window_of_the_same_weight(
     facts: StepFacts, objective: Objective, past: Sequence[Closed]
-) -> bool:
-    """Whether micro-batches of windows with another K, of a right main loss, weigh the same."""
+) -> int | None:
+    """The K of an earlier window in which a micro-batch of this objective weighed the same.
+
+    Nothing divides it, and the main loss was right in both windows: the share of this one is
+    proportional to K. If its constant looks like one that contains 1/K, that of the usual window
+    may be meant.
+    """
     k, whole = facts.micro_batches_of(objective), weight_of_micro_batch(objective)
-    others = [c.further for c in past if c.micro_batches != k]
-    equal = Near(whole or 0.0, 2 * max(facts.tolerance, WEIGHT))
-    return any(equal(w) for further in others for name, w in further if name == objective.name)
+    outer = _outer_constant(objective)
+    if whole is None or not all(t.loss_term.undivided for t in objective.terms):
+        return None
+    equal = Near(whole, 2 * max(facts.tolerance, WEIGHT))
+    for closed in past:
+        other = closed.micro_batches
+        may_be_share = outer is not None and not is_round(outer) and is_round(outer * other)
+        weights = [w for name, w in closed.further if name == objective.name]
+        if other != k and not may_be_share and any(equal(weight) for weight in weights):
+            return other
+    return None
+
+
+def _outer_constant(objective: Objective) -> float | None:
+    """The outermost constant in front of the loss of the first micro-batch."""
+    first = objective.terms[0].loss_term
+    return number(first.outer_coefficient) or number(first.coefficient)
 
 
 def _constant_that_it_weighs(facts: StepFacts, objective: Objective, k: int) -> float | None:
@@ -75,10 +93,10 @@ def _constant_that_it_weighs(facts: StepFacts, objective: Objective, k: int) -> 
 
     Where something divides the loss, that was the number of its tokens then; not if these are K.
     """
-    terms = [term.loss_term for term in objective.terms]
-    if not all(t.undivided for t in terms) and any(term.tokens == k for term in objective.terms):
+    terms = objective.terms
+    if not all(t.loss_term.undivided for t in terms) and any(t.tokens == k for t in terms):
         return None
-    outer = number(terms[0].outer_coefficient) or 1.0
+    outer = _outer_constant(objective) or 1.0
     intended = (facts.run.declared_scale or 1.0) * _factor_of_ranks(facts)
     for constant in (abs(common_coefficient(objective) or 1.0), abs(outer)):
         for weights in whole_weights(objective):

@@ -67,17 +67,23 @@ class MissingDivision(Rule):
         missing = next((d for d in window.diagnoses if d.pattern == "term_missing"), None)
         if missing is None or missing.objective is None:
             return OK
-        return _of_one(window, missing.objective)
+        return _of_one(window, missing.objective, missing.evidence)
 
 
-def _of_one(window: Window, objective: Objective) -> Outcome:
+def _of_one(window: Window, objective: Objective, evidence: str) -> Outcome:
     k, objectives = window.facts.micro_batches_of(objective), window.facts.objectives
     name, main = objective_name(objective, objectives), objective_name(objectives[0], objectives)
+    by = "the K of each window" if evidence else f"K = {k}"
+    how = (
+        f"not the {name}. {evidence}, so that its share is proportional to K."
+        if evidence
+        else f"the {name} is added undivided on each of the {k} micro-batches. Its weight is {k} "
+        "times its coefficient."
+    )
     return finding(
         "warning",
-        f"The {name} is not divided by K = {k}",
-        f"The {main} is normalised over the window, but the {name} is added undivided on each of "
-        f"the {k} micro-batches. Its weight is {k} times its coefficient.",
+        f"The {name} is not divided by {by}",
+        f"The {main} is normalised over the window, but {how}",
         FIX_OF_ONE,
         objective=name,
         factor=k,
