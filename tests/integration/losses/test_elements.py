@@ -97,7 +97,8 @@ def test_elements_are_what_the_outermost_reduction_weighs(objective: Objective, 
 
 def shape_of_term(term: schema.Term) -> tuple[object, ...]:
     """What names an objective: it must not depend on the micro-batch."""
-    described = (term.kind, term.reduction, term.of, term.undivided, term.coefficient)
+    constants = (term.undivided, term.coefficient, term.outer_coefficient)
+    described = (term.kind, term.reduction, term.of, *constants)
     return (*described, term.nonlinear, term.penalty, term.head, term.elements is None)
 
 
@@ -107,6 +108,18 @@ def test_a_micro_batch_of_one_row_has_the_same_objective(objective: Objective) -
         pytest.skip("a sequence has two rows")
     one, many = (terms_on(Rows.of(count), objective.loss) for count in (1, 6))
     assert list(map(shape_of_term, one)) == list(map(shape_of_term, many))
+
+
+@pytest.mark.parametrize(("weight", "outer"), [(1.0, 1.0), (0.01, 0.01), (None, None)])
+def test_of_several_constants_the_product_and_the_outermost_are_recorded(
+    weight: float | None, outer: float | None
+) -> None:
+    def router(logits: torch.Tensor, _: Rows) -> torch.Tensor:
+        loss = 4 * logits.softmax(-1).mean(0).square().sum()
+        return loss if weight is None else weight * loss
+
+    (term,) = terms_on(Rows.of(6), router)
+    assert (term.coefficient, term.outer_coefficient) == (4 * (weight or 1.0), outer)
 
 
 @by_objective
