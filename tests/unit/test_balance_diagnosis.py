@@ -694,10 +694,9 @@ def test_a_further_term_of_one_weight_in_windows_of_two_sizes_is_not_divided(
 
 def test_of_a_loss_that_something_divides_windows_of_two_sizes_show_nothing() -> None:
     """By 4 in all windows, as a constant."""
-    divided = {"undivided": False, "weight": 0.1 / 32}
-    before = with_aux(0.1, 4, **divided)
+    before, now = (with_aux(0.1, k, undivided=False, weight=0.1 / 32) for k in (4, 3))
     past = Closed.of(before, first(before))
-    assert diagnose(with_aux(0.1, 3, **divided), [past])[1].pattern == "coefficient"
+    assert diagnose(now, [past])[1].pattern == "coefficient"
 
 
 def test_a_main_loss_with_a_weight_of_its_own_shows_a_further_one_that_is_not_divided() -> None:
