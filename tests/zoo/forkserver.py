@@ -18,6 +18,7 @@ import ctypes
 import gc
 import json
 import os
+import signal
 import sys
 import time
 from typing import Any
@@ -28,6 +29,7 @@ MADV_POPULATE_READ = 22  # of Linux 5.14: map every page of a range, and read th
 
 def main() -> None:
     """Serve until standard input ends; returns in every child too, after its program."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it, for all that it starts
     gc.disable()  # it would take a quarter of the time, and nearly all objects of imports stay
     for name in PRELOADED:
         __import__(name)
