@@ -709,13 +709,13 @@ def test_a_main_loss_with_a_weight_of_its_own_shows_a_further_one_that_is_not_di
     ]
 
 
-def router(weights: Sequence[float], coefficient: float | None = 0.08) -> StepFacts:
+def router(weights: Sequence[float], coefficient: float | None = 0.08, **changes: Any) -> StepFacts:
     """A right loss, and a sum over experts of means over 10, 20, 30 and 40 tokens."""
     sizes = (10, 20, 30, 40)
 
     def aux(tokens: int, weight: float) -> Term:
         loss = term(tokens, weight, "none", undivided=True, coefficient=coefficient)
-        return dataclasses.replace(loss, kind="SumBackward0", nonlinear=True)
+        return dataclasses.replace(loss, kind="SumBackward0", nonlinear=True, **changes)
 
     windows = zip(sizes, weights, strict=True)
     return facts(record([[term(50, 1 / 200), aux(n, weight)] for n, weight in windows]))
@@ -726,6 +726,8 @@ def test_a_router_loss_that_is_added_undivided_is_named() -> None:
     main, further = diagnose(router(means), [])
     assert (main.pattern, further.pattern, further.ratio) == ("fair", "term_missing", 4)
     assert diagnose(router(means, coefficient=0.005), [])[1].pattern == "coefficient"
+    share = router(means, coefficient=0.04, outer_coefficient=0.0025)  # (0.01 / K) * 16 experts
+    assert diagnose(share, [])[1].pattern == "coefficient"
     assert diagnose(router([0.004] * 4), [])[1].pattern == "coefficient"
 
 
