@@ -52,7 +52,7 @@ def is_undivided(facts: StepFacts, objective: Objective) -> bool:
     coefficient, outer = coefficients.pop(), _outer_constant(objective)
     if _is_sum_of_means(objective, facts.tolerance):
         may_contain = coefficient is not None and is_round(coefficient * k)
-        return not may_contain and not _looks_like_a_share(outer, k)
+        return not may_contain and not _may_be_share(outer, k)
     weighs = _constant_that_it_weighs(facts, objective, k)
     if weighs is None or coefficient is None:
         return weighs is not None
@@ -78,12 +78,12 @@ def window_of_the_same_weight(
         other = closed.micro_batches
         weights = [w for name, w in closed.further if name == objective.name]
         shown = other != k and any(equal(weight) for weight in weights)
-        if shown and not _looks_like_a_share(outer, other):
+        if shown and not _may_be_share(outer, other):
             return other
     return None
 
 
-def _looks_like_a_share(constant: float | None, k: int) -> bool:
+def _may_be_share(constant: float | None, k: int) -> bool:
     """Whether a constant looks like a round one that was divided by K: 0.0025 with K = 4."""
     return constant is not None and not is_round(constant) and is_round(constant * k)
 
