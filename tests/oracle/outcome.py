@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -102,13 +102,12 @@ def _not_measured(evaluation: EvaluationResult, expected: Expectation) -> str:
 def _untrue(program: Program, truth: Truth, facts: Sequence[StepFacts]) -> str:
     """A ledger that differs from the truth in a number, if there is one."""
     tolerance = EXACT_IN_HALF if program.precision == "bfloat16" else EXACT
-    names = Counter(fact.objective.name for fact in facts if fact.objective)
     for fact, step in _with_truth(program, facts, truth):
         account = step.accounts.get(program.objective)
         if fact.ledger is None or account is None or _in_other_unit(program, fact):
             continue
-        if names and fact.objective and fact.objective.name != max(names, key=names.__getitem__):
-            continue  # in a window of one micro-batch, a term that nothing divides may be heavier
+        if program.normalisation == "terms_never" and fact.micro_batches == 1:
+            continue  # there, a term that nothing divides may be the heaviest
         if abs(fact.ledger.balance / account.balance - 1) > tolerance:
             return f"step {fact.step}: B = {fact.ledger.balance:.5g}, truly {account.balance:.5g}"
         if abs(fact.ledger.misallocation - account.misallocation) > tolerance:
