@@ -699,6 +699,18 @@ def test_of_a_loss_that_something_divides_windows_of_two_sizes_show_nothing() ->
     assert diagnose(now, [past])[1].pattern == "coefficient"
 
 
+def test_a_further_term_that_is_added_once_in_a_window_weighs_the_same_in_all() -> None:
+    penalty = term(8, 0.1 / 8, undivided=True, coefficient=0.1)
+
+    def window(k: int) -> StepFacts:
+        last = [term(50, 1 / (50 * k)), dataclasses.replace(penalty, kind="MeanBackward0")]
+        return facts(record([*[[term(50, 1 / (50 * k))] for _ in range(k - 1)], last]))
+
+    past = Closed.of(before := window(4), first(before))
+    assert past.further == ()
+    assert diagnose(window(3), [past])[1].pattern == "coefficient"
+
+
 def test_a_main_loss_with_a_weight_of_its_own_shows_a_further_one_that_is_not_divided() -> None:
     """A gradient penalty of weight 10 is the heaviest, and right; the critic's mean is not."""
     heavy = dataclasses.replace(term(8, 10 / 32, coefficient=10.0), kind="MeanBackward0")

@@ -320,8 +320,20 @@ def is_one_divided_cross_entropy(objective: Objective) -> bool:
     return all(t.kind.startswith("NllLoss") and t.undivided is False for t in terms)
 
 
-def weight_of_micro_batch(objective: Objective) -> float | None:
-    """The total weight of each micro-batch in the applied gradient, if it is the same in all."""
+def has_one_term_in_each(objective: Objective, micro_batches: int) -> bool:
+    """Whether that many micro-batches of each rank have one term: the loss is not chunked."""
+    terms = {(term.rank, term.micro_batch) for term in objective.terms}
+    ranks = len({term.rank for term in objective.terms})
+    return len(objective.terms) == len(terms) == micro_batches * ranks
+
+
+def weight_of_micro_batch(facts: StepFacts, objective: Objective) -> float | None:
+    """The total weight of each micro-batch in the applied gradient, if it is the same in all.
+
+    None of a loss that is added once in a window, as a penalty may be: its weight is right.
+    """
+    if not has_one_term_in_each(objective, facts.micro_batches):
+        return None
     for weights in whole_weights(objective):
         if 0 < max(weights) <= min(weights) * (1 + 2 * WEIGHT):
             return weights[0]

@@ -15,6 +15,7 @@ from gradledger_monitor.model.tolerances import WEIGHT
 from gradledger_monitor.rules.balance.evidence import (
     Near,
     common_coefficient,
+    has_one_term_in_each,
     is_round,
     is_undivided_coefficient,
     weight_of_micro_batch,
@@ -46,8 +47,7 @@ def is_undivided(facts: StepFacts, objective: Objective) -> bool:
     """
     k, terms = facts.micro_batches_of(objective), objective.terms
     coefficients = {number(term.loss_term.coefficient) for term in terms}
-    ranks = len({term.rank for term in terms})
-    if k == 1 or len(terms) != k * ranks or len(coefficients) != 1:
+    if k == 1 or not has_one_term_in_each(objective, k) or len(coefficients) != 1:
         return False
     coefficient, outer = coefficients.pop(), _outer_constant(objective)
     if _is_sum_of_means(objective, facts.tolerance):
@@ -69,7 +69,7 @@ def window_of_the_same_weight(
     proportional to K. If its constant looks like one that contains 1/K, that of the usual window
     may be meant.
     """
-    k, whole = facts.micro_batches_of(objective), weight_of_micro_batch(objective)
+    k, whole = facts.micro_batches, weight_of_micro_batch(facts, objective)
     outer = _outer_constant(objective)
     if whole is None or not all(t.loss_term.undivided for t in objective.terms):
         return None

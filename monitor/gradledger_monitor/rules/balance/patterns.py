@@ -110,7 +110,7 @@ class Closed(NamedTuple):
 
 def _further(facts: StepFacts) -> Iterator[tuple[str, float]]:
     for objective in facts.objectives[1:]:
-        weight = weight_of_micro_batch(objective)
+        weight = weight_of_micro_batch(facts, objective)
         if weight is not None:
             yield objective.name, weight
 
