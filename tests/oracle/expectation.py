@@ -91,7 +91,9 @@ class Expectation:
 
 def of_mistakes(program: Program) -> Expectation:
     """The table of mistakes in the order of calls, and in which ranks get which data."""
-    mistakes = program.mistakes - _maybe_intended(program)
+    mistakes = program.mistakes
+    if "stepped_every_micro_batch" in mistakes:
+        mistakes -= _maybe_intended(program)
     if not mistakes:
         return Expectation(unknown="1/K of a loss of a single micro-batch may be its weight")
     named = frozenset(rule for mistake in mistakes for rule in MISTAKES[mistake])
@@ -103,9 +105,14 @@ def of_mistakes(program: Program) -> Expectation:
 
 
 def _maybe_intended(program: Program) -> set[str]:
-    """What a program that intends it does, too, with these losses."""
-    of_weight = program.layout == "one" and program.objective not in OF_TOKENS
-    return {"stepped_every_micro_batch"} if of_weight else set()
+    """What a program that intends it does, too, with these losses.
+
+    One that steps on each micro-batch has windows of one, where the others are right.
+    """
+    synced = program.layout == "one" or "synced_every_micro_batch" in program.mistakes
+    if synced and program.objective not in OF_TOKENS:
+        return {mistake for mistake in MISTAKES if mistake.endswith("_every_micro_batch")}
+    return set()
 
 
 def of_arithmetic(program: Program, truth: Truth) -> Expectation:
@@ -165,9 +172,11 @@ def _may_contain_k(program: Program, truth: Truth) -> bool:
 def _halved(program: Program, truth: Truth) -> bool:
     """Whether the balance is 1/2, or that of a shorter window as much smaller as the window."""
     steps = [step for step in truth.true_steps if step.accounts]
-    return bool(steps) and all(
-        abs(step.accounts[program.objective].balance - step.micro_batches / program.k / 2) < 1e-3
-        for step in steps
+    accounts = [(step, step.accounts[program.objective]) for step in steps]
+    halves = [0.5] * len(steps)
+    of_windows = [step.micro_batches / program.k / 2 for step in steps]
+    return bool(steps) and (
+        _fits(program, accounts, halves) or _fits(program, accounts, of_windows)
     )
 
 
@@ -208,7 +217,8 @@ def _true_besides(program: Program, truth: Truth) -> frozenset[str]:
         balances = [account.balance for account in accounts]
         if max(balances) - min(balances) > VARIES * max(map(abs, balances)):
             rules.add(WRONG)
-        shares = (1, program.data_ranks, _by_framework(program))
+        # a divisor that is K, too, such as a number of samples, counts no tokens either
+        shares = (1, program.data_ranks, _by_framework(program), program.k)
         if any(_is_sum(accounts, share) for share in shares):
             rules.add(SUM)
         if any(account.misallocation >= MISALLOCATION for account in accounts):
@@ -231,6 +241,8 @@ def _consequences(program: Program) -> frozenset[str]:
         rules.add("scaler.clip_before_unscale")
     if "stepped_every_micro_batch" in program.mistakes and program.data != "equal":
         rules.add("batch.changed_without_lr")  # a step has the rows of one micro-batch
+    if (program.objective, program.data) == ("class_weights", "equal"):
+        rules.add(UNEQUAL)  # of as many tokens, the class weights differ
     return frozenset(rules)
 
 
@@ -281,12 +293,14 @@ def _divisors(program: Program, accounts: list[tuple[TrueStep, Account]]) -> set
                 rules |= {rule} if rule == SUM and world < 1 else {rule, WORLD}
     balances = [account.balance for _, account in accounts]
     constant = max(balances) - min(balances) <= _tolerance(program) * max(map(abs, balances))
+    if ranks > 1 and sum(_fits(program, [each], [1 / ranks]) for each in accounts) > len(ones) / 2:
+        rules.add(WORLD)  # of most windows
     return rules or ({OFF} if constant else {WRONG})
 
 
 def _fits(program: Program, accounts: list[tuple[TrueStep, Account]], factors: list[float]) -> bool:
     pairs = zip(accounts, factors, strict=True)
-    return all(abs(a.balance - f) <= _tolerance(program) * f for (_, a), f in pairs)
+    return all(abs(a.balance - f) <= max(_tolerance(program), a.error) * f for (_, a), f in pairs)
 
 
 def _tolerance(program: Program) -> float:

@@ -12,6 +12,7 @@ If no combination gives the gradient, it holds something foreign to the window.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -23,6 +24,7 @@ from oracle.program import Program
 FOREIGN = (
     2e-3  # relative residual above which a gradient is no combination of its window's elements
 )
+WORST_CONDITION = 1e4  # above, rounding of single-precision gradients shows in the weights
 FOREIGN_IN_HALF = 3e-2  # the same where the forward pass ran in bfloat16
 
 
@@ -33,6 +35,7 @@ class Account:
     tokens: float  # the sum of the masses
     balance: float
     misallocation: float
+    error: float = 0.0  # of the balance, relative: three times what the residual makes likely
 
 
 @dataclass(frozen=True)
@@ -77,14 +80,19 @@ def _true_step(ranks: list[Observed], index: int, in_half: bool) -> TrueStep:
     if in_half or sum(len(each.masses) for each in columns.values()) > len(applied) // 2:
         columns = {name: _by_micro_batch(each) for name, each in columns.items()}
     columns = {name: _without_empty(each) for name, each in columns.items()}
-    matrix = torch.cat([each.gradients for each in columns.values()]).T
-    weights = torch.linalg.lstsq(matrix, applied.unsqueeze(1), driver="gelsd").solution.flatten()
-    residual = float((matrix @ weights - applied).norm() / applied.norm().clamp(min=1e-30))
+    matrix, weights, condition = _solved(columns, applied)
+    if condition > WORST_CONDITION:
+        columns = {name: _by_micro_batch(each) for name, each in columns.items()}
+        matrix, weights, _ = _solved(columns, applied)
+    rest = float((matrix @ weights - applied).norm())
+    residual = rest / float(applied.norm().clamp(min=1e-30))
+    noise = 3 * rest / math.sqrt(len(applied))  # in the direction of one gradient
     foreign = residual > (FOREIGN_IN_HALF if in_half else FOREIGN) or not applied.any()
     accounts = {}
     for name, each in columns.items():
         own, weights = weights[: len(each.masses)], weights[len(each.masses) :]
-        accounts[name] = _account(own, each.masses)
+        part = float((own @ each.gradients).norm()) or math.inf
+        accounts[name] = _account(own, each.masses, noise / part)
     return TrueStep(
         ranks[0].micro_batches[index],
         sum(rank.rows[index] for rank in ranks),
@@ -93,10 +101,19 @@ def _true_step(ranks: list[Observed], index: int, in_half: bool) -> TrueStep:
     )
 
 
-def _account(weights: Tensor, masses: Tensor) -> Account:
+def _solved(columns: dict[str, Columns], applied: Tensor) -> tuple[Tensor, Tensor, float]:
+    """The matrix of all gradients, their weights, and the matrix's condition."""
+    matrix = torch.cat([each.gradients for each in columns.values()]).T
+    solved = torch.linalg.lstsq(matrix, applied.unsqueeze(1), driver="gelsd")
+    largest, least = float(solved.singular_values.max()), float(solved.singular_values.min())
+    return matrix, solved.solution.flatten(), largest / max(least, 1e-300)
+
+
+def _account(weights: Tensor, masses: Tensor, error: float) -> Account:
     balance, tokens = float(weights.sum()), float(masses.sum())
     shares = weights / balance if balance else weights
-    return Account(tokens, balance, float((shares - masses / tokens).abs().sum() / 2))
+    misallocation = float((shares - masses / tokens).abs().sum() / 2)
+    return Account(tokens, balance, misallocation, error)
 
 
 def _joined(columns: list[Columns]) -> Columns:

@@ -23,6 +23,7 @@ from gradledger_monitor.rules.balance.explanations import (
     CLIPPED_SCALED,
     DISCARDED,
     MOST_MICRO_BATCHES,
+    OTHER_DIVISOR,
     PARTS_OR_TASKS,
     SCALED_BY_LOOP,
 )
@@ -92,9 +93,13 @@ def test_a_declared_scale_does_not_make_a_constant_balance_wander() -> None:
     assert pattern_and_ratio(even(8.0, declared_scale=2.0)) == ("missing", 4)
 
 
-def test_a_bare_mean_that_wanders_is_not_accused_of_it() -> None:
+def test_a_bare_mean_that_wanders_is_not_accused_of_it_and_not_called_right() -> None:
     by_hand = [dataclasses.replace(term(n, 0.7 / 200), kind="MeanBackward0") for n in EVEN]
-    assert pattern_and_ratio(facts(record(by_hand)), *before(0.5)) == ("constant", 1.0)
+    window = facts(record(by_hand))
+    assert pattern_and_ratio(window, *before(0.7)) == ("constant", 1.0)
+    assert not_measured(first(window, before(0.5))) == OTHER_DIVISOR
+    of_one_weight = [Closed(4, 0.35, 100.0, "constant")]
+    assert pattern_and_ratio(window, *of_one_weight) == ("constant", 1.0)
 
 
 # ---------------------------------------------------------------------- short windows
@@ -200,7 +205,8 @@ def test_a_micro_batch_that_was_discarded_shows_an_accumulation() -> None:
 
 def test_a_sum_of_ctc_may_be_divided_by_labels_which_are_no_unit_of_its_elements() -> None:
     speech = [dataclasses.replace(term(n, 0.3 / 200, "sum"), kind="CtcLossBackward0") for n in EVEN]
-    assert pattern_and_ratio(facts(record(speech)), *before(0.4)) == ("constant", 1.0)
+    assert pattern_and_ratio(facts(record(speech)), *before(0.3)) == ("constant", 1.0)
+    assert not_measured(first(facts(record(speech)), before(0.4))) == OTHER_DIVISOR
     tokens = [term(n, 0.3 / 200, "sum") for n in EVEN]
     assert pattern_and_ratio(facts(record(tokens)), *before(0.4)) == ("wandering", 1.0)
 
@@ -417,6 +423,13 @@ def test_a_number_that_does_not_explain_the_last_window_leaves_room_for_the_next
     step = facts(*[record([term(10, 1 / 40, "sum")] * 2, sync="averaged")] * 2)
     assert pattern_and_ratio(step, *before(1 / 2, micro_batches=2)) == ("world", 1 / 2)
     assert pattern_and_ratio(step, *before(1 / 4, micro_batches=1)) == ("double", 1 / 2)
+
+
+def test_a_short_first_window_that_k_divides_besides_does_not_hide_the_world_size() -> None:
+    """B = 1/2 of three micro-batches on two ranks; the one of the first window has B = 1/6."""
+    step = facts(*[record([term(10, 1 / 60, "sum")] * 3, sync="averaged")] * 2)
+    assert pattern_and_ratio(step, *before(1 / 6, micro_batches=1)) == ("world", 1 / 2)
+    assert pattern_and_ratio(step, *before(1 / 5, micro_batches=1)) == ("wandering", 1.0)
 
 
 def test_a_short_window_of_a_double_division_is_no_other_mistake() -> None:
@@ -709,6 +722,18 @@ def test_a_further_term_that_is_added_once_in_a_window_weighs_the_same_in_all() 
     past = Closed.of(before := window(4), first(before))
     assert past.further == ()
     assert diagnose(window(3), [past])[1].pattern == "coefficient"
+
+
+def test_windows_in_which_the_main_loss_weighs_differently_show_nothing_of_a_further_one() -> None:
+    """A first window of one micro-batch, in which both losses weigh a quarter as in later ones."""
+    penalty = dataclasses.replace(
+        term(8, 0.025 / 8, undivided=True, coefficient=0.025), kind="MeanBackward0"
+    )
+    loss = term(50, 1 / 200, undivided=True, coefficient=0.25)
+    short, full = facts(record([[loss, penalty]])), facts(record([[loss, penalty]] * 4))
+    past = Closed.of(short, first(short))
+    assert (past.pattern, len(past.further)) == ("coefficient", 1)
+    assert diagnose(full, [past])[1].pattern == "coefficient"
 
 
 def test_a_main_loss_with_a_weight_of_its_own_shows_a_further_one_that_is_not_divided() -> None:

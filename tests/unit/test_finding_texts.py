@@ -105,14 +105,6 @@ def first_tokens_counted() -> list[StepFacts]:
     return [facts(record(window, number)) for number in (1, 2, 3)]
 
 
-def bare_mean_that_varies() -> list[StepFacts]:
-    """A mean of unknown elements whose balance differs from step to step."""
-    return [
-        facts(record([replace(term(50, b / 50), kind="MeanBackward0")], number))
-        for number, b in enumerate((0.7, 0.5, 0.6), 1)
-    ]
-
-
 def with_a_term_undivided() -> list[StepFacts]:
     """A right loss, to which every micro-batch adds a penalty that is not divided by K."""
     penalty = replace(term(8, 0.01 / 8, undivided=True, coefficient=0.01), kind=SQUARES)
@@ -189,7 +181,6 @@ CASES: dict[str, list[StepFacts]] = {
     "unequal between micro-batches and ranks": everywhere_unequal(),
     "divided by padding": padded(),
     "divided by first tokens, too": first_tokens_counted(),
-    "a bare mean that varies": bare_mean_that_varies(),
     "never synchronised": on_ranks(lambda n: n[0], synced=False),
     "the scaler bypassed": scaled(events=[UPDATE]),
     "clipped before unscaling": scaled(

@@ -163,8 +163,16 @@ def test_the_loss_scale_that_is_taken_out_of_the_gradient_makes_a_loss_no_heavie
 
 
 def test_before_an_even_loss_whose_balance_is_off_comes_one_that_is_fair() -> None:
-    undivided = squares(term(10, 0.1))
+    undivided = squares(term(10, 0.1, "none", undivided=True))
     assert [o.name for o in objectives(*[[term(10, 0.05), undivided]] * 2)] == [CE, MSE]
+
+
+def test_a_further_loss_that_is_fair_by_chance_stays_behind_the_main_one() -> None:
+    """Both are divided by a number of samples; or nothing divides a further sum."""
+    for of_main, of_further in ((False, False), (True, True)):
+        main = term(20, 0.2, "sum", undivided=of_main)
+        further = squares(term(10, 0.05, "sum", undivided=of_further))
+        assert [o.name for o in objectives(*[[main, further]] * 2)] == [CE, MSE]
 
 
 def test_a_loss_that_is_uneven_stays_before_one_that_is_fair() -> None:

@@ -113,6 +113,16 @@ class Objective:
         return self.terms[0].loss_term.penalty
 
     @property
+    def is_undivided(self) -> bool:
+        """Whether nothing divides the loss of any micro-batch, after its own mean."""
+        return all(term.loss_term.undivided for term in self.terms)
+
+    @property
+    def is_undivided_sum(self) -> bool:
+        """Whether nothing divides it at all, nor its mean."""
+        return self.is_undivided and all(t.loss_term.reduction == "sum" for t in self.terms)
+
+    @property
     def elements_count(self) -> bool:
         """Whether all elements of its outermost reduction count: no mask may have left some out.
 
@@ -140,9 +150,9 @@ def objectives_of(
 ) -> list[Objective]:
     """The objectives of a window, the one with the most gradient weight first, penalties last.
 
-    If its balance is off, but its weights are even, an objective that is fair comes before it: a
-    further loss that is not divided may be the heaviest. ``tolerance``: relative, of weights.
-    ``scale``: the intended balance; None if the balance is not known.
+    If nothing divides it, its balance is off, and its weights are even, an objective that is fair
+    comes before it: a further loss that is not divided may be the heaviest. ``tolerance``:
+    relative, of weights. ``scale``: the intended balance; None if the balance is not known.
     """
     objectives = []
     for name in _heaviest_first(terms):
@@ -150,9 +160,16 @@ def objectives_of(
         objective = _objective(name, own, tolerance, scale)
         if objective is not None:
             objectives.append(objective)
-    if len(objectives) > 1 and objectives[0].reading.is_even(tolerance):
-        objectives.sort(key=lambda o: o.is_penalty or not o.reading.is_fair(tolerance, scale))
+    first = objectives[0] if len(objectives) > 1 else None
+    if first is not None and first.is_undivided and first.reading.is_even(tolerance):
+        objectives.sort(key=lambda o: not _may_be_first(o, tolerance, scale))
     return objectives
+
+
+def _may_be_first(objective: Objective, tolerance: float, scale: float | None) -> bool:
+    """Whether it is fair, and not by chance, as a sum that nothing divides."""
+    fair = objective.reading.is_fair(tolerance, scale)
+    return fair and not (objective.is_penalty or objective.is_undivided_sum)
 
 
 def fair_together(

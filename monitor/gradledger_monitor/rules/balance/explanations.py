@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from itertools import product
 
 from gradledger_monitor.model.objectives import Objective, losses_together
 from gradledger_monitor.model.step_facts import StepFacts
@@ -49,6 +50,10 @@ DISCARDED = "the loss is divided by the number of all micro-batches, and some we
 PARTS_OR_TASKS = "several losses add up to one mean: parts of one loss or separate tasks, unknown"
 SCALED_BY_LOOP = "the loop scales the gradients after backward, by a factor that changes"
 CLIPPED_SCALED = "the loop clips scaled gradients itself, before or after unscaling: unknown"
+OTHER_DIVISOR = (
+    "the loss is divided by a number that is no count of its elements, and its balance differs "
+    'between windows; if that is intended, declare contract="sample"'
+)
 ONE_MORE = "needs one more window"
 
 
@@ -80,7 +85,7 @@ def explain(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> D
         or _by_weights(facts, objective, past)
         or _partial(facts, objective, balance, past)
         or _by_ranks(facts, objective, balance, past)
-        or _by_coefficient(facts, objective, balance)
+        or _by_coefficient(facts, objective, balance, past)
         or _by_losses_together(facts)
         or _by_earlier_count(facts, objective, balance, past)
         or _by_number_and_coefficient(facts, objective, balance, past)
@@ -128,7 +133,7 @@ def _by_weights(facts: StepFacts, objective: Objective, past: Sequence[Closed]) 
     ]
     if not all(map(equal, expected)):
         return None  # the divisor is a count that was 1, or K, by chance
-    if not wrong_windows(past) and not all(term.loss_term.undivided for term in objective.terms):
+    if not wrong_windows(past) and not objective.is_undivided:
         return Diagnosis("pending", ONE_MORE, objective)
     return Diagnosis("sum", objective=objective)
 
@@ -196,9 +201,13 @@ def _is_off_by(
     return any(near(expected(k)) and explains(expected) for expected in explanations)
 
 
-def _by_coefficient(facts: StepFacts, objective: Objective, balance: float) -> Diagnosis | None:
-    harmless = coefficient_explains(facts, objective, balance)
-    if harmless or is_half_squared_error(facts, objective, balance):
+def _by_coefficient(
+    facts: StepFacts, objective: Objective, balance: float, past: Sequence[Closed]
+) -> Diagnosis | None:
+    """A constant in front of the loss, or the half of every squared error."""
+    half = is_half_squared_error(facts, objective, balance)
+    in_all = half and _Explains(facts, past, shorter=True)(lambda _: 0.5)
+    if coefficient_explains(facts, objective, balance) or in_all:
         return Diagnosis("coefficient", objective=objective)
     return None
 
@@ -338,10 +347,11 @@ def _by_number(
             numbers.append(("missing", lambda n: n))
         # by the micro-batches of each window, or always by the usual K
         numbers += [("double", lambda n: 1 / n), ("double", lambda n: n / usual**2)]
-    for pattern, expected in numbers:
+    for shorter, (pattern, expected) in product((False, True), numbers):
         if near(expected(k)):
             diagnosis = Diagnosis(pattern, objective=objective, ratio=expected(k))
-            if (named := _if_consistent(facts, past, diagnosis, expected)) is not None:
+            named = _if_consistent(facts, past, diagnosis, expected, shorter)
+            if named is not None:
                 return named
     return None
 
@@ -351,6 +361,7 @@ def _if_consistent(
     past: Sequence[Closed],
     diagnosis: Diagnosis,
     expected: Callable[[int], float],
+    shorter: bool = False,
 ) -> Diagnosis | None:
     """The diagnosis if its number explains every wrong balance before this one, too.
 
@@ -360,21 +371,28 @@ def _if_consistent(
     assert diagnosis.objective is not None
     if not wrong_windows(past) and reductions(diagnosis.objective) != {"mean"}:
         return Diagnosis("pending", ONE_MORE, diagnosis.objective)
-    return diagnosis if _Explains(facts, past)(expected) else None
+    return diagnosis if _Explains(facts, past, shorter)(expected) else None
 
 
 class _Explains:
-    """Whether a number, which may depend on K, is the balance of the last wrong windows."""
+    """Whether a number, which may depend on K, is the balance of the last wrong windows.
 
-    def __init__(self, facts: StepFacts, past: Sequence[Closed]) -> None:
-        self._facts, self._past = facts, past
+    With ``shorter``, the K of this window may divide shorter ones besides, as the first one of a
+    loop that steps if ``i % K == 0``.
+    """
+
+    def __init__(self, facts: StepFacts, past: Sequence[Closed], shorter: bool = False) -> None:
+        self._facts, self._past, self._shorter = facts, past, shorter
 
     def __call__(self, expected: Callable[[int], float]) -> bool:
         scale, tolerance = self._facts.run.declared_scale or 1.0, self._facts.tolerance
-        return all(
-            Near((closed.balance or 0.0) / scale, tolerance)(expected(closed.micro_batches or 1))
-            for closed in wrong_windows(self._past)[-EXPLAINED:]
-        )
+        k = self._facts.micro_batches
+        for closed in wrong_windows(self._past)[-EXPLAINED:]:
+            near, n = Near((closed.balance or 0.0) / scale, tolerance), closed.micro_batches or 1
+            divided_by_k = self._shorter and n < k and near(expected(k) * n / k)
+            if not divided_by_k and not near(expected(n)):
+                return False
+        return True
 
 
 def _by_history(
@@ -397,15 +415,26 @@ def _by_history(
             return Diagnosis("unmeasured", CLIPPED_SCALED, objective)
         if varies and not divides_by_count_after_backward(facts):
             return Diagnosis("unmeasured", SCALED_BY_LOOP, objective)
-    own_count = is_mean_by_weight(facts, objective)
-    if varies and even and has_known_unit(objective) and not own_count:
-        return Diagnosis("wandering", objective=objective)
+    if varies and not is_mean_by_weight(facts, objective):
+        if has_known_unit(objective) and even:
+            return Diagnosis("wandering", objective=objective)
+        if not has_known_unit(objective) and not (even and _has_one_weight(facts, objective, past)):
+            return Diagnosis("unmeasured", OTHER_DIVISOR, objective)
     divisor = _divisor(balance)
     single = len(facts.record.micro_batches) == 1
     whole = 1 < divisor <= MOST_MICRO_BATCHES and Near(balance, facts.tolerance)(1 / divisor)
     if single and whole and not varies and is_one_divided_cross_entropy(objective):
         return Diagnosis("early_step", objective=objective, ratio=1 / divisor)
     return Diagnosis("constant", objective=objective)
+
+
+def _has_one_weight(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> bool:
+    """Whether an element weighs the same in all windows: a constant divides their sum, by design.
+
+    So a loss of Dr. GRPO is divided by a greatest length.
+    """
+    near = Near(objective.ledger.balance / objective.ledger.tokens, facts.tolerance)
+    return all(near(weight) for _, weight in _mean_weights(past))
 
 
 def _clips(facts: StepFacts, balance: float, past: Sequence[Closed]) -> bool:

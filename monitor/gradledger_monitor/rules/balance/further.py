@@ -65,20 +65,22 @@ def window_of_the_same_weight(
 ) -> int | None:
     """The K of an earlier window in which a micro-batch of this objective weighed the same.
 
-    Nothing divides it, and the main loss was right in both windows: the share of this one is
+    Nothing divides it, and the main loss had one balance in both windows: the share of this one is
     proportional to K. If its constant looks like one that contains 1/K, that of the usual window
     may be meant.
     """
     k, whole = facts.micro_batches, weight_of_micro_batch(facts, objective)
     outer = _outer_constant(objective)
-    if whole is None or not all(t.loss_term.undivided for t in objective.terms):
+    if whole is None or not objective.is_undivided:
         return None
-    equal = Near(whole, 2 * max(facts.tolerance, WEIGHT))
+    tolerance = 2 * max(facts.tolerance, WEIGHT)
+    equal, balanced = Near(whole, tolerance), Near(facts.objectives[0].ledger.balance, tolerance)
     for closed in past:
         other = closed.micro_batches
         weights = [w for name, w in closed.further if name == objective.name]
         shown = other != k and any(equal(weight) for weight in weights)
-        if shown and not _may_be_share(outer, other):
+        normalised = closed.balance is not None and balanced(closed.balance)
+        if shown and normalised and not _may_be_share(outer, other):
             return other
     return None
 
@@ -99,8 +101,7 @@ def _constant_that_it_weighs(facts: StepFacts, objective: Objective, k: int) -> 
 
     Where something divides the loss, that was the number of its tokens then; not if these are K.
     """
-    terms = objective.terms
-    if not all(t.loss_term.undivided for t in terms) and any(t.tokens == k for t in terms):
+    if not objective.is_undivided and any(t.tokens == k for t in objective.terms):
         return None
     outer = _outer_constant(objective) or 1.0
     intended = (facts.run.declared_scale or 1.0) * _factor_of_ranks(facts)

@@ -27,7 +27,7 @@ class BalanceOff(Rule):
 
     A balance that differs from 1 (or from the declared ``scale``) in at least two windows, and
     that matches no function of K, the ranks or the tokens. It is constant; or it varies in a
-    loss that is a bare mean or sum, or whose token weights are unequal.
+    loss that is a mean over its own elements, or whose token weights are unequal.
 
     **Why it matters**
 
@@ -41,7 +41,8 @@ class BalanceOff(Rule):
     **When it is silent**
 
     The balance is 1 or the declared scale; a constant multiplier of the loss explains it;
-    another rule of the family names the cause.
+    another rule of the family names the cause; the loss is divided by a number that is no count
+    of its elements, and the balance varies: then it is not measured.
 
     **Incidents**
 
