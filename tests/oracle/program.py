@@ -430,8 +430,10 @@ def _of_two(p: Program) -> Iterator[bool]:
     yield p.mistake != "none" or p.second_mistake == "none"
     yield all(len(p.mistakes & part) < 2 for part in _PARTS.values())
     yield len(p.mistakes) < 2 or is_balanced(p)
-    # PyTorch itself raises: the scaler is updated, and no gradient was unscaled
+    # PyTorch itself raises: the scaler is updated, and no gradient was unscaled; or it steps, and
+    # has scaled no loss before
     yield not p.mistakes >= {"stepped_twice", "scaler_bypassed"}
+    yield not p.mistakes >= {"stepped_every_micro_batch", "first_unscaled"}
 
 
 def is_balanced(p: Program) -> bool:

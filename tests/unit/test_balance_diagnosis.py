@@ -55,7 +55,7 @@ def first(facts: StepFacts, past: Sequence[Closed] = ()) -> Diagnosis:
 
 def not_measured(diagnosis: Diagnosis) -> str:
     """Why the pattern could not be measured."""
-    assert diagnosis.pattern == "unmeasured"
+    assert diagnosis.pattern in ("unmeasured", "other_divisor")
     return diagnosis.reason
 
 
@@ -98,8 +98,23 @@ def test_a_bare_mean_that_wanders_is_not_accused_of_it_and_not_called_right() ->
     window = facts(record(by_hand))
     assert pattern_and_ratio(window, *before(0.7)) == ("constant", 1.0)
     assert not_measured(first(window, before(0.5))) == OTHER_DIVISOR
-    of_one_weight = [Closed(4, 0.35, 100.0, "constant")]
-    assert pattern_and_ratio(window, *of_one_weight) == ("constant", 1.0)
+    of_one_weight = Closed(4, 0.35, 100.0, "constant")
+    assert pattern_and_ratio(window, of_one_weight) == ("pending", 1.0)
+    assert pattern_and_ratio(window, of_one_weight, of_one_weight) == ("constant", 1.0)
+
+
+def test_a_divisor_of_unknown_meaning_equals_the_count_by_chance() -> None:
+    past = Closed(4, 0.5, 200.0, "other_divisor")
+    by_hand = [dataclasses.replace(term(n, 1 / 200), kind="MeanBackward0") for n in EVEN]
+    assert not_measured(first(facts(record(by_hand)), [past])) == OTHER_DIVISOR
+    assert pattern_and_ratio(even(1.0), past) == ("fair", 1.0)
+
+
+@pytest.mark.parametrize(("off", "pattern"), [(0.008, "wandering"), (0.012, "constant")])
+def test_a_balance_of_nearly_equal_weights_wanders_all_the_same(off: float, pattern: str) -> None:
+    """Misallocation from 1% on is a finding of its own."""
+    halves = [term(50, 0.7 * (0.5 + sign * off) / 50, "sum") for sign in (1, -1)]
+    assert pattern_and_ratio(facts(record(halves)), *before(0.5))[0] == pattern
 
 
 # ---------------------------------------------------------------------- short windows
@@ -416,6 +431,18 @@ def test_what_is_summed_cannot_be_divided_twice_by_as_many_micro_batches_as_ther
     terms = [term(10, 1 / 90, reduction) for _ in range(3)]
     step = facts(*[record(terms, sync="averaged")] * 3)
     assert pattern_and_ratio(step, *before(1 / 3, micro_batches=3)) == (pattern, ratio)
+
+
+def test_with_as_many_ranks_as_micro_batches_a_mean_times_its_share_is_off_by_the_ranks() -> None:
+    shares = [term(n, 1 / 90, coefficient=n / 90) for n in (5, 10, 15)]
+    assert pattern_and_ratio(facts(*[record(shares, sync="averaged")] * 3)) == ("world", 1 / 3)
+
+
+def test_with_as_many_ranks_as_micro_batches_a_fair_window_shows_that_it_is_not_the_ranks() -> None:
+    twice = facts(*[record([term(10, 1 / 10, "none")] * 2, sync="averaged")] * 2)
+    earlier = before(2.0, micro_batches=2)
+    assert pattern_and_ratio(twice, *earlier) == ("world", 2)
+    assert pattern_and_ratio(twice, Closed(1, 1.0, 20.0, "fair"), *earlier) == ("missing", 2)
 
 
 def test_a_number_that_does_not_explain_the_last_window_leaves_room_for_the_next() -> None:

@@ -120,6 +120,14 @@ def with_a_term_of_one_weight() -> list[StepFacts]:
     ]
 
 
+def by_the_class_weights_of_another_window() -> list[StepFacts]:
+    """A sum with class weights that is divided by one number in all windows."""
+    return [
+        facts(record([term(50, 1 / 60, "sum", class_weight=float(n))] * 2, number))
+        for number, n in enumerate((30, 27, 33), 1)
+    ]
+
+
 def squares(*sizes: int) -> list[StepFacts]:
     """Summed squared errors, with their number in each step."""
     step_records = [
@@ -180,6 +188,7 @@ CASES: dict[str, list[StepFacts]] = {
     "averaged by hand, and divided again": by_hand(0.5, 20),
     "unequal between micro-batches and ranks": everywhere_unequal(),
     "divided by padding": padded(),
+    "the class weights of another window": by_the_class_weights_of_another_window(),
     "divided by first tokens, too": first_tokens_counted(),
     "never synchronised": on_ranks(lambda n: n[0], synced=False),
     "the scaler bypassed": scaled(events=[UPDATE]),

@@ -177,6 +177,17 @@ def test_a_short_batch_needs_earlier_windows_of_equal_batches() -> None:
         assert finding.title.startswith("Token weights differ")
 
 
+@pytest.mark.parametrize(("equal", "short"), [(2, False), (3, True)])
+def test_after_batches_of_several_lengths_a_short_one_needs_three_windows_of_equal_ones(
+    equal: int, short: bool
+) -> None:
+    ragged = facts(record([term(n, 1 / (2 * n)) for n in (30, 20)], 1))
+    later = [facts(record([term(40, 1 / 80)] * 2, n)) for n in range(2, 2 + equal)]
+    last = facts(record([term(n, 1 / (2 * n)) for n in (40, 10)], 2 + equal))
+    finding = next(f for f in judged([ragged, *later, last]).findings if f.rule == RULE)
+    assert (finding.title == "A short batch has the weight of a full one") == short
+
+
 def test_a_short_batch_alone_in_its_step_is_no_uneven_weight_and_ends_an_epoch_all_the_same() -> (
     None
 ):

@@ -119,7 +119,7 @@ class Objective:
 
     @property
     def is_undivided_sum(self) -> bool:
-        """Whether nothing divides it at all, nor its mean."""
+        """Whether it is a sum, and nothing divides it."""
         return self.is_undivided and all(t.loss_term.reduction == "sum" for t in self.terms)
 
     @property

@@ -11,7 +11,7 @@ from gradledger_monitor.model.objectives import Objective, Reading
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.token_ledger import Ledger, total
 from gradledger_monitor.rules.balance.evidence import Near
-from gradledger_monitor.rules.balance.patterns import Diagnosis, Pattern
+from gradledger_monitor.rules.balance.patterns import NOT_MEASURED, Diagnosis, Pattern
 from gradledger_monitor.rules.objective_names import objective_name
 from gradledger_monitor.rules.reduction.token_weights_unequal import (
     TokenWeightsUnequal,
@@ -152,7 +152,7 @@ def _status_and_text(
         return excuse.status, excuse.reason
     if facts.factor_unmeasured is not None:
         return "ok", f"equal weights; B not measured: {facts.factor_unmeasured}"
-    if diagnosis is not None and pattern in ("unmeasured", "pending"):
+    if diagnosis is not None and pattern in NOT_MEASURED:
         return "not_measured", diagnosis.reason
     return "ok", BALANCED if pattern in ("fair", "partial_before") else _equal(facts, objective)
 

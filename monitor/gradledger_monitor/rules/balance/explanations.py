@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 from itertools import product
 
+from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.objectives import Objective, losses_together
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.token_ledger import total
@@ -44,6 +45,7 @@ from gradledger_monitor.rules.balance.patterns import (
 )
 from gradledger_monitor.rules.number_text import significant
 
+NEARLY_EVEN = 0.01  # d below which unequal weights are information (DESIGN section 6)
 EXPLAINED = 8  # earlier wrong windows that a number must explain, at most
 MOST_MICRO_BATCHES = 4096  # the largest m for which B = 1/m is read as a division by m
 DISCARDED = "the loss is divided by the number of all micro-batches, and some were discarded"
@@ -79,6 +81,9 @@ def explain(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> D
     """
     balance = objective.ledger.balance / (facts.run.declared_scale or 1.0)
     if Near(balance, facts.tolerance)(1.0):
+        by_chance = any(c.pattern == "other_divisor" for c in past)
+        if by_chance and not has_known_unit(objective):
+            return Diagnosis("other_divisor", OTHER_DIVISOR, objective)
         return _fair(facts, objective, past)
     return (
         _by_discarded(facts, objective, balance)
@@ -333,14 +338,13 @@ def _by_number(
 ) -> Diagnosis | None:
     """B = R or 1/R, then B = K or 1/K.
 
-    With K = R the numbers coincide. A mean loss is then attributed to K. A summed loss is
-    attributed to R: the usual form is a sum over N of all ranks, which DDP averages once more.
+    With K = R the numbers coincide: ``_is_of_ranks`` decides.
     """
     k, ranks = facts.micro_batches_of(objective), facts.run.world_size
     near = Near(balance, facts.tolerance)
     usual = max([k, *[c.micro_batches for c in wrong_windows(past)]])
     numbers: list[tuple[Pattern, Callable[[int], float]]] = []
-    if ranks > 1 and (k != ranks or not is_reduced_by_mean(objective)):
+    if ranks > 1 and (k != ranks or _is_of_ranks(objective, past)):
         numbers += [("world", lambda _: ranks), ("world", lambda _: 1 / ranks)]
     if not is_weight(common_coefficient(objective), k):  # else B contains it
         if k > 1:
@@ -354,6 +358,18 @@ def _by_number(
             if named is not None:
                 return named
     return None
+
+
+def _is_of_ranks(objective: Objective, past: Sequence[Closed]) -> bool:
+    """Whether B is a number of ranks, where these are as many as micro-batches.
+
+    A mean loss is attributed to K, unless each micro-batch is multiplied by its share. A summed
+    loss is attributed to R: the usual form is a sum over N of all ranks, which DDP averages once
+    more. But a window that was fair shows that the ranks are combined rightly.
+    """
+    shares = {number(term.loss_term.coefficient) for term in objective.terms}
+    mean = is_reduced_by_mean(objective) and len(shares) == 1
+    return not mean and not any(c.pattern in FAIR for c in past)
 
 
 def _if_consistent(
@@ -400,7 +416,7 @@ def _by_history(
 ) -> Diagnosis:
     """Compares with earlier windows that were off: B varies, or it is always the same.
 
-    A varying B accuses only if the weights are even: uneven weights are another rule's finding.
+    A varying B accuses only if the weights are nearly even: others are another rule's finding.
     """
     if not wrong_balances(past):
         return Diagnosis("pending", ONE_MORE, objective)
@@ -416,10 +432,10 @@ def _by_history(
         if varies and not divides_by_count_after_backward(facts):
             return Diagnosis("unmeasured", SCALED_BY_LOOP, objective)
     if varies and not is_mean_by_weight(facts, objective):
-        if has_known_unit(objective) and even:
+        if not has_known_unit(objective):
+            return _of_unknown_divisor(facts, objective, past)
+        if objective.ledger.misallocation < NEARLY_EVEN:
             return Diagnosis("wandering", objective=objective)
-        if not has_known_unit(objective) and not (even and _has_one_weight(facts, objective, past)):
-            return Diagnosis("unmeasured", OTHER_DIVISOR, objective)
     divisor = _divisor(balance)
     single = len(facts.record.micro_batches) == 1
     whole = 1 < divisor <= MOST_MICRO_BATCHES and Near(balance, facts.tolerance)(1 / divisor)
@@ -428,13 +444,21 @@ def _by_history(
     return Diagnosis("constant", objective=objective)
 
 
-def _has_one_weight(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> bool:
-    """Whether an element weighs the same in all windows: a constant divides their sum, by design.
+def _of_unknown_divisor(
+    facts: StepFacts, objective: Objective, past: Sequence[Closed]
+) -> Diagnosis:
+    """A sum that is divided by no count of its elements, and whose B differs between windows.
 
-    So a loss of Dr. GRPO is divided by a greatest length.
+    If an element weighs the same in all of them, a constant divides the sum by design: a loss of
+    Dr. GRPO is divided by a greatest length.
     """
+    weights = [weight for _, weight in _mean_weights(past)]
     near = Near(objective.ledger.balance / objective.ledger.tokens, facts.tolerance)
-    return all(near(weight) for _, weight in _mean_weights(past))
+    if not objective.reading.is_even(facts.tolerance) or not all(map(near, weights)):
+        return Diagnosis("other_divisor", OTHER_DIVISOR, objective)
+    if len(weights) == 1:
+        return Diagnosis("pending", ONE_MORE, objective)
+    return Diagnosis("constant", objective=objective)
 
 
 def _clips(facts: StepFacts, balance: float, past: Sequence[Closed]) -> bool:

@@ -14,6 +14,7 @@ from gradledger_monitor.rules.balance.evidence import is_scaled_by_loop, weight_
 Pattern = Literal[
     "fair",
     "unmeasured",
+    "other_divisor",  # B differs between windows, and the divisor is no count of elements
     "by_design",  # a contract other than the token mean, declared or chosen inside the loss
     "coefficient",  # a constant multiplier of the loss explains B
     "missing",  # B = K
@@ -36,6 +37,7 @@ Pattern = Literal[
 
 VARIES = 10  # two balances differ if their relative difference exceeds this many tolerances
 FAIR: tuple[Pattern, ...] = ("fair", "partial_before")
+NOT_MEASURED: tuple[Pattern, ...] = ("unmeasured", "other_divisor", "pending")
 NORMALISED: tuple[Pattern, ...] = (*FAIR, "coefficient")  # B is 1, or a constant by design
 
 

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from gradledger_monitor.model.findings import Outcome
-from gradledger_monitor.rules.balance.patterns import Pattern, differs_from_earlier
+from gradledger_monitor.rules.balance.patterns import (
+    NOT_MEASURED,
+    Pattern,
+    differs_from_earlier,
+)
 from gradledger_monitor.rules.gradient_scale_effects import (
     changing_factor_effect,
     constant_factor_effect,
@@ -20,7 +24,7 @@ CHANGED_LATER = "before the loop changed gradient values one by one, which is no
 def no_mistake(window: Window) -> Outcome | None:
     """The outcome if the balance shows no mistake or is not measured; None if it shows one."""
     diagnosis = window.balance
-    if diagnosis.pattern in ("unmeasured", "pending"):
+    if diagnosis.pattern in NOT_MEASURED:
         return not_measured(diagnosis.reason)
     if diagnosis.pattern == "by_design":
         return not_applicable(diagnosis.reason)

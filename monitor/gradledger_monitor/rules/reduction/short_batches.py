@@ -8,6 +8,8 @@ from typing import Any, ClassVar, NamedTuple
 from gradledger_monitor.model.token_ledger import WeightedTokens
 from gradledger_monitor.rules.state import declare
 
+EQUAL = 3  # windows of equal micro-batches after which lengths that differed are history
+
 
 class ShortBatch(NamedTuple):
     """The one micro-batch of a window with fewer tokens than all others of the run."""
@@ -21,10 +23,11 @@ class ShortBatch(NamedTuple):
 class ShortBatches:
     """What the windows of an optimizer show of the ends of epochs."""
 
-    state: ClassVar[Mapping[str, Any]] = declare(usual=float, last_step=int | None)
+    state: ClassVar[Mapping[str, Any]] = declare(usual=float, last_step=int | None, needed=int)
 
     def __init__(self) -> None:
         self.usual = 0.0  # tokens of each micro-batch until now; 0 if they differ
+        self.needed = 1  # equal windows until a batch is short
         self.last_step: int | None = 0  # the last one with a short batch, or before the first
 
     def see(self, step: int, lines: Sequence[WeightedTokens]) -> ShortBatch | None:
@@ -38,11 +41,12 @@ class ShortBatches:
             (count,) = counts
             # only a window of one micro-batch may consist of a short batch alone
             self.usual = count if self.usual in (0.0, count) or len(lines) > 1 else self.usual
+            self.needed = max(0, self.needed - 1)
             return None
         short = {line.micro_batch for line in lines if line.tokens < self.usual}
         others = {line.tokens for line in lines if line.micro_batch not in short}
-        if len(short) != 1 or others != {self.usual}:
-            self.usual = 0.0
+        if len(short) != 1 or others != {self.usual} or self.needed:
+            self.usual, self.needed = 0.0, EQUAL
             return None
         windows = None if self.last_step is None else step - self.last_step
         self.last_step = step

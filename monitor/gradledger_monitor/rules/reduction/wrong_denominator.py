@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from gradledger_monitor.model.findings import Outcome
+from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.rules.balance.patterns import Pattern
 from gradledger_monitor.rules.number_text import significant
 from gradledger_monitor.rules.reduction.common import (
@@ -28,9 +29,10 @@ class WrongDenominator(Rule):
 
     **What it sees**
 
-    All tokens have equal weight, but the balance differs between windows and matches no other
-    mistake; or the divisor is the token count of an earlier window; or the token weights match
-    a division by all positions of a micro-batch, including those whose targets are ignored.
+    All tokens have nearly equal weight (d < 1%), but the balance differs between windows and
+    matches no other mistake; or the divisor is the token count of an earlier window; or the
+    token weights match a division by all positions of a micro-batch, including those whose
+    targets are ignored.
 
     **Why it matters**
 
@@ -65,16 +67,18 @@ class WrongDenominator(Rule):
         b, n = balance(window), tokens(window)
         excess = factor(window)
         divisor = n / excess if excess else math.inf  # a declared scale may be as large as a float
-        pattern = window.balance.pattern
+        pattern, objective = window.balance.pattern, window.balance.objective
+        assert objective is not None
         positions = pattern == "padding"
+        cause = _cause(pattern, divisor, objective, window.facts.tolerance)
         return finding(
             "warning",
             "The loss divisor counts ignored positions"
             if positions
             else "The loss divisor is not the token count",
             f"The balance is {significant(b)} instead of {significant(declared(window))}: "
-            f"{_cause(pattern, divisor, n)}.{_changes(window)} {factor_effect(window)}.",
-            token_mean(window.facts, window.balance.objective),
+            f"{cause}.{_changes(window)} {factor_effect(window)}.",
+            token_mean(window.facts, objective),
             balance=round(b, 6),
             tokens=as_count(n),
             divisor=round(divisor, 4),
@@ -83,18 +87,23 @@ class WrongDenominator(Rule):
         )
 
 
-def _cause(pattern: Pattern, divisor: float, tokens: float) -> str:
+def _cause(pattern: Pattern, divisor: float, objective: Objective, tolerance: float) -> str:
     if pattern == "padding":
         return (
             "the token weights match a division by all positions of each micro-batch, including "
             "ignored targets (padding, or the first token of each sequence)"
         )
+    n = objective.ledger.tokens
+    if objective.reading.unit == "class_weight":
+        they = "they" if pattern == "stale" else "the class weights"
+        quantity, count = "sum of the class weights", f"{they} add up to {significant(n)}"
+    else:
+        quantity, count = "number of tokens", f"{counted(round(n), 'token')} count"
     if pattern == "stale":
-        return (
-            f"the divisor is {significant(divisor)}, the number of tokens of an earlier window, "
-            f"but {counted(round(tokens), 'token')} count in this one"
-        )
-    return f"the divisor is {significant(divisor)}, but {counted(round(tokens), 'token')} count"
+        of_earlier = f"the {quantity} of an earlier window"
+        return f"the divisor is {significant(divisor)}, {of_earlier}, but {count} in this one"
+    on_average = "" if objective.reading.is_even(tolerance) else " on average"
+    return f"the divisor is {significant(divisor)}{on_average}, but {count}"
 
 
 def _changes(window: Window) -> str:
