@@ -404,7 +404,7 @@ def _of_framework(p: Program) -> Iterator[bool]:
 
 def _of_mistake(p: Program, mistake: str) -> Iterator[bool]:
     """Of a mistake with the choices that it needs."""
-    yield mistake not in _PARTS["ranks"] or p.ddp
+    yield mistake not in _PARTS["ranks"] or p.ddp or (mistake == "same_data" and p.by_hand)
     yield mistake not in _NEEDS_SCALER or p.precision == "scaler"
     # with `unscale_` for the clipping, a plain step is right
     yield mistake != "scaler_bypassed" or p.clipping == "none"
@@ -415,13 +415,19 @@ def _of_mistake(p: Program, mistake: str) -> Iterator[bool]:
     inside = "every_micro_batch" in mistake or mistake in _INSIDE_WINDOW
     yield p.k > 1 or not inside
     yield mistake not in ("second_never_zeroed", "updated_between") or p.optimizers == "two"
-    # the same divisor may be a count of other data: the truth is that of the ranks' own
-    yield mistake != "same_data" or p.normalisation != "samples"
+    # the same divisor may be a count of other data: the truth is that of the ranks' own; and of
+    # equal gradients, it is as right to leave some out
+    yield mistake != "same_data" or (
+        p.normalisation != "samples" and p.all_reduce == "after_window"
+    )
+    # of equal gradients, a sum over ranks cannot be told from a penalty of R times its coefficient
+    summed = p.by_hand and p.ranks_count == "all" and "penalty" in p.auxiliary
+    yield mistake != "same_data" or not summed
     # PyTorch itself raises: the scaler has seen no gradient
     yield mistake != "zeroed_before_step" or p.precision != "scaler"
     # without the division, stepping every micro-batch is right
     yield mistake != "stepped_every_micro_batch" or p.normalisation == "mean_k"
-    yield p.layout == "one" or p.ddp
+    yield p.layout == "one" or p.ddp or (mistake == "same_data" and p.by_hand)
 
 
 def _of_two(p: Program) -> Iterator[bool]:

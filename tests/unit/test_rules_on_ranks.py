@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gradledger.records import MicroBatch, StepRecord
+from gradledger.records import MicroBatch, Replica, StepRecord
 from gradledger_monitor.model.findings import Finding
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.ddp.common import names, synced
@@ -352,6 +352,32 @@ def test_equal_fingerprints_are_reported_only_where_most_of_them_differ_from_eac
     assert same_data((1, 1), (1, 1), (1, 1)) is None
     later = same_data((1, 1), (1, 1), (1, 1), (1, 2), (3, 4), (5, 6))  # the last three count
     assert later is not None and later.steps == 2
+
+
+@pytest.mark.parametrize(
+    ("collectives", "apart", "inside", "reported"),
+    [
+        (4, 0, 0, True),
+        (3, 0, 0, False),  # fewer than there are parameters: a norm, or losses for a log
+        (4, 1, 0, False),  # parts of one model
+        (4, 0, 1, False),  # activations of model parallelism
+    ],
+)
+def test_equal_data_of_ranks_that_combine_each_gradient_themselves_are_reported(
+    collectives: int, apart: int, inside: int, reported: bool
+) -> None:
+    steps = []
+    for number in range(1, 5):
+        pair = [rank(None, number=number, wrapper=None, sync="unknown") for _ in range(2)]
+        for index, made in enumerate(pair):
+            made.collectives_after = collectives
+            made.micro_batches[0].fingerprint = 10.5 * number
+            made.micro_batches[0].collectives = inside
+            prints = [1.0, 2.0, 3.0, 4.0 + apart * index]
+            made.replica = Replica(4, [0, 1, 2, 3], prints, [[8]] * 4)
+        steps.append(facts(*pair))
+    named = {finding.rule for finding in judged(steps).findings}
+    assert ("ddp.duplicate_data" in named) == reported
 
 
 def few_labels(equal_losses: bool) -> Finding | None:

@@ -9,7 +9,9 @@ from collections.abc import Mapping
 from gradledger_monitor.ingest.schema import StepRecord
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.numbers import number
+from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.ddp.common import SEVERAL_RANKS, names
+from gradledger_monitor.rules.ddp.replicas import Replicas
 from gradledger_monitor.rules.definition import DEFAULTS, Parameter
 from gradledger_monitor.rules.fingerprints import Fingerprints
 from gradledger_monitor.rules.rule import (
@@ -39,7 +41,9 @@ class DuplicateData(Rule):
 
     Two ranks have the same fingerprints of loss targets, micro-batch by micro-batch, in three
     windows in a row, or in as many more as chance makes unlikely: batches of few labels are often
-    equal. Equal losses count, too. Fingerprints that do not vary are not compared.
+    equal. Equal losses count, too. Fingerprints that do not vary are not compared. The ranks are
+    those of a data-parallel wrapper; or all their parameters are equal, and the loop communicates
+    at least once for each parameter between the last backward and the step.
 
     **Why it matters**
 
@@ -52,8 +56,9 @@ class DuplicateData(Rule):
 
     **When it is silent**
 
-    Targets that do not vary (the diagonal of a contrastive loss); no data-parallel wrapper,
-    such as with tensor-parallel or context-parallel ranks, which share their data by design.
+    Targets that do not vary (the diagonal of a contrastive loss); ranks that are not known to be
+    data-parallel, such as tensor-parallel or context-parallel ones, which share their data by
+    design.
 
     **Incidents**
 
@@ -68,6 +73,7 @@ class DuplicateData(Rule):
     precondition = SEVERAL_RANKS
 
     state = declare(
+        _replicas=Replicas,
         _windows=deque[dict[int, tuple[float, ...]]],
         _fingerprints=Fingerprints,
         _surprise=dict[int, float],
@@ -76,6 +82,7 @@ class DuplicateData(Rule):
 
     def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
         super().__init__(thresholds)
+        self._replicas = Replicas()  # of ranks without a wrapper
         self._windows: deque[dict[int, tuple[float, ...]]] = deque(maxlen=self.windows)
         self._fingerprints = Fingerprints()
         self._surprise: dict[int, float] = {}  # by rank: bits of what equals the first rank's
@@ -84,7 +91,7 @@ class DuplicateData(Rule):
     def evaluate(self, window: Window) -> Outcome:
         """Equal fingerprints on two ranks, in several windows in a row."""
         facts = window.facts
-        if facts.record.wrapper is None:
+        if facts.record.wrapper is None and not self._combined_by_hand(facts):
             return not_applicable("no data-parallel wrapper is in use")
         if facts.missing_ranks:
             return not_measured(facts.missing_ranks)
@@ -108,6 +115,22 @@ class DuplicateData(Rule):
             FIX,
             ranks=[first, *twins][:64],
             fingerprints=list(prints[first])[:16],
+        )
+
+    def _combined_by_hand(self, facts: StepFacts) -> bool:
+        """Whether the loop may have combined each gradient of replicas, all after backward.
+
+        Equal gradients do not show that. Tensor-parallel ranks hold different parameters, and
+        communicate inside backward.
+        """
+        self._replicas.add(facts)
+        parameters = self._replicas.total
+        if not parameters or self._replicas.apart:
+            return False
+        return all(
+            (record.collectives_after or 0) >= parameters
+            and not any(m.collectives for m in record.micro_batches)
+            for record in facts.records.values()
         )
 
     def _add_surprise(
