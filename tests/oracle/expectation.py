@@ -127,6 +127,11 @@ def of_arithmetic(program: Program, truth: Truth) -> Expectation:
         return Expectation(unknown="a sum over elements of unknown meaning may be intended")
     if program.normalisation == "terms_never" and _may_contain_k(program, truth):
         return Expectation(unknown="the coefficient of a term may contain 1/K")
+    first_count = (program.loop, program.normalisation) == ("off_by_one", "stale_count")
+    if first_count and program.objective not in OF_TOKENS:
+        return Expectation(
+            unknown="no window has its own count as divisor; one number may be meant"
+        )
     if truth.steps != truth.windows:
         return Expectation(unknown=f"{truth.steps} steps of {truth.windows} windows")
     if program.objective == "squared_error" and _halved(program, truth):

@@ -423,6 +423,8 @@ def _of_mistake(p: Program, mistake: str) -> Iterator[bool]:
     # of equal gradients, a sum over ranks cannot be told from a penalty of R times its coefficient
     summed = p.by_hand and p.ranks_count == "all" and "penalty" in p.auxiliary
     yield mistake != "same_data" or not summed
+    # a micro-batch without a token leaves nothing that zeroing could discard
+    yield mistake != "zeroed_every_micro_batch" or p.data != "empty_micro_batch"
     # PyTorch itself raises: the scaler has seen no gradient
     yield mistake != "zeroed_before_step" or p.precision != "scaler"
     # without the division, stepping every micro-batch is right

@@ -9,6 +9,7 @@ import pytest
 
 from gradledger.records import StepRecord, Term
 from gradledger_monitor.model import tolerances
+from gradledger_monitor.model.loss_names import tokens_of
 from gradledger_monitor.model.objectives import Objective, Reading, objectives_of, weights_vary
 from gradledger_monitor.model.token_ledger import Ledger
 from helpers.facts import accepted, facts, record, term
@@ -244,3 +245,11 @@ def test_utterances_of_one_length_by_chance_are_read_in_the_same_unit_as_others(
     )
     for each in (same, mixed):
         assert shown(objectives(each)) == [("CtcLossBackward0#0", "elements", 2, round(1 / 3, 9))]
+
+
+def test_tokens_of_a_micro_batch_are_counted_once_whatever_else_its_loss_holds() -> None:
+    penalty = dataclasses.replace(term(1, 0.1), kind="SumBackward0", tokens=7, penalty=True)
+    chunks = [term(20, 0.1, "sum", head=1), term(10, 0.1, "sum", head=1)]
+    second_head = term(30, 0.1, head=2)
+    sent = accepted(record([[*chunks, second_head, penalty], [penalty]]))
+    assert [tokens_of(m) for m in sent.micro_batches] == [30, 0]

@@ -205,10 +205,22 @@ def _square(vector: list[float]) -> float:
 
 
 def fingerprint(values: list[float]) -> float:
-    """A number that almost surely differs if any value does; NaN if a value is not finite."""
+    """A number that almost surely differs if any real value does, and changes little with each.
+
+    NaN if a value is not finite.
+    """
     if not all(map(math.isfinite, values)):
         return math.nan  # opposite infinities have no sum
     return math.fsum(map(operator.mul, values, cycle(range(1, 98))))
+
+
+def fingerprint_of_labels(values: list[float]) -> float:
+    """A whole number that almost surely differs if any label does; NaN if one is not finite.
+
+    Sums of a few classes are often equal. Python computes the same hash of numbers in all
+    processes; a float holds 53 bits of it.
+    """
+    return float(hash(tuple(values)) >> 11) if all(map(math.isfinite, values)) else math.nan
 
 
 def is_uninformative(targets: list[float]) -> bool:

@@ -89,7 +89,7 @@ class OpenMicroBatch:
             backward_ms=self.backward_ms,
             wrapper=self.wrapper,
             relayed=self.relayed,
-            fingerprint=None if targets is None else gradient_probe.fingerprint(targets),
+            fingerprint=None if targets is None else gradient_probe.fingerprint_of_labels(targets),
             constant_target=None if targets is None else gradient_probe.is_uninformative(targets),
             consecutive_target=bool(targets) and gradient_probe.are_consecutive(targets or []),
             without_gradient=self._without_gradient(),

@@ -114,3 +114,12 @@ def named(terms: list[Term], task: int) -> list[tuple[str, int, Term]]:
         parts[name] = parts.get(name, 0) + 1
         named.append((name, parts[name], term))
     return named
+
+
+def tokens_of(micro_batch: MicroBatch) -> float:
+    """The tokens of the loss that has the most: a second loss counts the same ones again."""
+    tokens: dict[str, float] = {}
+    for name, _, term in named(micro_batch.terms, 0):
+        if not term.penalty:
+            tokens[name] = tokens.get(name, 0) + (term.tokens or 0)
+    return max(tokens.values(), default=0)

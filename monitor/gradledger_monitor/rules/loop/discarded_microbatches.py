@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from gradledger_monitor.ingest.schema import MicroBatch, StepRecord
 from gradledger_monitor.model.findings import Outcome
+from gradledger_monitor.model.loss_names import tokens_of
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.unmeasured import NO_BACKWARD
 from gradledger_monitor.rules.definition import DEFAULTS
@@ -69,7 +70,7 @@ class DiscardedMicrobatches(Rule):
         lost = [m for m in facts.discarded if _finite(m)]
         if not lost or facts.step == 1:
             return OK
-        tokens = sum(t.tokens or 0 for m in lost for t in m.terms)
+        tokens = round(sum(map(tokens_of, lost)))
         return finding(
             "warning",
             "Accumulated gradients are discarded",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gradledger_monitor.model.findings import Outcome
+from gradledger_monitor.model.loss_names import tokens_of
 from gradledger_monitor.model.unmeasured import NO_BACKWARD
 from gradledger_monitor.rules.definition import DEFAULTS
 from gradledger_monitor.rules.rule import OK, Rule, Window, counted, finding, not_measured
@@ -87,7 +88,7 @@ class ZeroedEveryMicrobatch(Rule):
             return not_measured(facts.moved_unknown)
         if before != total and not _divides_by(total, window):
             return OK
-        tokens = sum(t.tokens or 0 for m in lost for t in m.terms)
+        tokens = round(sum(map(tokens_of, lost)))
         return finding(
             "error",
             "Gradients are zeroed on every micro-batch",
