@@ -242,6 +242,8 @@ def _consequences(program: Program) -> frozenset[str]:
     rules: set[str] = set()
     if "updated_between" in program.mistakes and program.clipping == "window":
         rules.add("scaler.double_unscale")  # update forgets that the second one is unscaled
+    if program.mistakes >= {"first_synced", "zeroed_every_micro_batch"}:
+        rules.add(DRIFT)  # what was synchronised is gone
     if "clipped_every_micro_batch" in program.mistakes and program.precision == "scaler":
         rules.add("scaler.clip_before_unscale")
     if "stepped_every_micro_batch" in program.mistakes and program.data != "equal":

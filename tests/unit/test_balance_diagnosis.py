@@ -714,6 +714,18 @@ def test_a_further_sum_of_k_tokens_may_be_divided_by_either() -> None:
     assert diagnose(step, [])[1].pattern == "coefficient"
 
 
+@pytest.mark.parametrize(("rows", "pattern"), [(6, "coefficient"), (3, "term_missing")])
+def test_a_further_mean_of_sums_of_k_may_be_divided_by_k(rows: int, pattern: str) -> None:
+    """A divergence over 4 or 8 latent dimensions, in 4 micro-batches."""
+    mean: dict[str, Any] = {
+        "reduction": "none",
+        "tokens": 24,
+        "elements": rows,
+        "weight": 0.01 / 24,
+    }
+    assert diagnose(with_aux(0.01, undivided=False, **mean), [])[1].pattern == pattern
+
+
 @pytest.mark.parametrize(
     ("k", "weight", "earlier", "pattern"),
     [

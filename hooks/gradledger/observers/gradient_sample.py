@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from gradledger.capture.open_records import OpenMicroBatch, OpenStep
 from gradledger.observers import optimizer_buffers
 from gradledger.observers.base import Observer
+from gradledger.observers.local_gradients import are_hooked
 
 if TYPE_CHECKING:
     from gradledger.capture.windows import OptimizerWindow
@@ -50,6 +51,8 @@ class GradientSample(Observer):
             return
         step.sample_at_step = window.sample_at_last_step = window.sample()
         window.probe.release()
+        arrived = bool(step.fields.get("before_hooks"))  # then, what hooks do is in the sample
+        step.hooked = not arrived and are_hooked(window.probed_parameters)
         if step.micro_batches:
             last = step.micro_batches[-1]
             if last.sample_after is None and last.micro_batch.number == window.counted_number:

@@ -41,6 +41,11 @@ def has_custom_hook(wrappers: Iterable[Any]) -> bool:
     return any(hook not in averaging for hook in hooks)
 
 
+def are_hooked(parameters: Iterable[Any]) -> bool:
+    """Whether hooks (``Tensor.register_hook``) may change the gradient of each parameter."""
+    return all(bool(parameter._backward_hooks) for parameter in parameters)
+
+
 class LocalGradients:
     """Copies coordinates of probed parameters each time their gradient accumulates."""
 

@@ -41,6 +41,21 @@ def test_gradients_scaled_after_backward_make_a_sum_right() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("share", "verdict"), [(0.25, "incomplete"), (1.0, "balanced")], ids=["divides", "limits"]
+)
+def test_hooks_of_parameters_may_divide_what_the_loss_does_not(share: float, verdict: str) -> None:
+    """What a hook multiplies by is not known; if the loss is right, so is the reduction."""
+    model = tiny_model()
+    for parameter in model.parameters():
+        parameter.register_hook(lambda gradient: (gradient * share).clamp(-9, 9))
+
+    def loss_of(model: nn.Module, batch: Batch, window: Batches) -> Tensor:
+        return cross_entropy(model, batch, reduction="sum") / (count(window) * share)
+
+    assert answer(train(loss_of, windows(6), model)) == ({}, verdict)
+
+
 @pytest.mark.parametrize("by_hand_too", [False, True], ids=["alone", "after scaling by hand"])
 def test_clipping_that_engages_does_not_move_the_balance(by_hand_too: bool) -> None:
     def prepare(model: nn.Module, window: Batches) -> None:

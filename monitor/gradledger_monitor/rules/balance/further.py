@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gradledger_monitor.model.numbers import number
-from gradledger_monitor.model.objectives import Objective
+from gradledger_monitor.model.objectives import Objective, WeightedTerm
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.tolerances import WEIGHT
 from gradledger_monitor.rules.balance.evidence import (
@@ -99,9 +99,10 @@ def _outer_constant(objective: Objective) -> float | None:
 def _constant_that_it_weighs(facts: StepFacts, objective: Objective, k: int) -> float | None:
     """The constant in front of the loss, or 1, if that is the weight of each micro-batch.
 
-    Where something divides the loss, that was the number of its tokens then; not if these are K.
+    Where something divides the loss, that was the number of its tokens then; not if these are K, or
+    if each element of the loss is a sum of K, such as a divergence over as many latent dimensions.
     """
-    if not objective.is_undivided and any(t.tokens == k for t in objective.terms):
+    if not objective.is_undivided and any(_may_cancel(t, k) for t in objective.terms):
         return None
     outer = _outer_constant(objective) or 1.0
     intended = (facts.run.declared_scale or 1.0) * _factor_of_ranks(facts)
@@ -111,6 +112,10 @@ def _constant_that_it_weighs(facts: StepFacts, objective: Objective, k: int) -> 
             if all(is_near(constant) for is_near in near):
                 return constant
     return None
+
+
+def _may_cancel(term: WeightedTerm, k: int) -> bool:
+    return term.tokens in (k, k * (term.loss_term.elements or 0))
 
 
 def _factor_of_ranks(facts: StepFacts) -> float:
