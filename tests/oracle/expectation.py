@@ -265,6 +265,7 @@ def _reductions(program: Program, truth: Truth) -> tuple[frozenset[str], list[st
         if named:
             balances = ", ".join(f"{account.balance:.4g}" for _, account in accounts)
             uneven = max(account.misallocation for _, account in accounts)
+            named |= {UNEQUAL} if uneven >= MISALLOCATION else set()  # an answer, too
             reasons.append(f"{name}: B = {balances}; d up to {uneven:.1%}")
         rules |= named
     return frozenset(rules), reasons

@@ -12,6 +12,7 @@ from gradledger import records
 from gradledger.records import Samples, StepRecord, Term
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.balance.diagnosis import (
+    ADDED_AGAIN,
     MASKED,
     NO_ELEMENTS,
     OWN_LOSSES,
@@ -376,15 +377,17 @@ def test_a_factor_by_hand_that_is_off_by_the_world_size_with_the_balance_is_name
 
 @pytest.mark.parametrize("rest", [4, 1 / 4])
 def test_a_sum_over_ranks_of_means_is_named_beside_a_wrong_division_by_k(rest: float) -> None:
-    def of(reduction: str) -> Diagnosis:
+    def of(reduction: str, past: Sequence[Closed] = ()) -> Diagnosis:
         left = [[1.0, -2.0, 0.5], [3.0, 1.0, -0.25]]
         total = [sum(column) for column in zip(*left, strict=True)]
         terms = [term(10, rest / 40, reduction)] * 4
         fields: dict[str, Any] = {"post_factor": None, "sync": "unknown", "collectives_after": 3}
-        return first(facts(*(record(terms, samples=Samples(x, total), **fields) for x in left)))
+        ranks = (record(terms, samples=Samples(x, total), **fields) for x in left)
+        return first(facts(*ranks), past)
 
     assert (of("mean").pattern, of("mean").ratio) == ("world", 2)
     assert of("sum").pattern == "pending"
+    assert of("sum", before(of("sum").objective.ledger.balance)).pattern == "world"  # type: ignore[union-attr]
 
 
 def test_a_penalty_that_every_rank_adds_is_named_where_its_coefficient_shows_it() -> None:
@@ -504,6 +507,15 @@ def test_a_window_without_any_weight_is_not_measured() -> None:
 def test_another_contract_is_a_design_and_reported_as_such(contract: str) -> None:
     step = even(4.0, contract=contract)
     assert first(step, []) == Diagnosis("by_design", f"the run declares one weight per {contract}")
+
+
+def test_a_running_total_of_losses_is_not_measured_and_chunks_are() -> None:
+    """Each backward starts from one loss more; or a loss has as many chunks as its tokens need."""
+    part = term(10, 1 / 30, head=1)
+    added_again = facts(record([[part] * n for n in (1, 2, 3)]))
+    assert not_measured(first(added_again)) == ADDED_AGAIN
+    chunks = facts(record([[part] * n for n in (1, 3, 2)]))
+    assert first(chunks).pattern == "pending"
 
 
 def weighed(tokens: int, balance: float, **more: Any) -> Term:

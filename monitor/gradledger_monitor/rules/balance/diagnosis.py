@@ -36,6 +36,7 @@ from gradledger_monitor.rules.balance.evidence import (
     holds_the_whole_window,
     masked_may_count,
     may_pass_on_gradients,
+    starts_from_earlier_losses,
 )
 from gradledger_monitor.rules.balance.explanations import ONE_MORE, PARTS_OR_TASKS, explain
 from gradledger_monitor.rules.balance.further import (
@@ -70,6 +71,10 @@ PASSED_ON = (
 WHOLE_WINDOW = (
     "every micro-batch has the same contrastive loss, which may be that of the whole window with "
     'cached features; if its gradients add up on purpose, declare contract="sample"'
+)
+ADDED_AGAIN = (
+    "every backward has one loss more than the one before it: if these are the losses of earlier "
+    "micro-batches, their gradients are added again; call backward on each loss once"
 )
 NONLINEAR = "the loss is a non-linear function of whole micro-batches, and its weights differ"
 OWN_RATE = (
@@ -149,6 +154,8 @@ def _without_factor(facts: StepFacts, reason: str) -> Diagnosis:
 def _of_main(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> Diagnosis:
     if objective.weighted_inside and objective.reading.unit == "tokens":
         return Diagnosis("unmeasured", NO_ELEMENTS, objective)
+    if starts_from_earlier_losses(objective):
+        return Diagnosis("unmeasured", ADDED_AGAIN, objective)
     whole = objective.reading.unit == "micro_batches"
     if objective.is_nonlinear and (
         not objective.of_equal_micro_batches if whole else not is_fair(facts, objective)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 
 from gradledger_monitor.model.numbers import number
@@ -163,6 +164,21 @@ def holds_the_whole_window(facts: StepFacts) -> bool:
     return True
 
 
+def starts_from_earlier_losses(objective: Objective) -> bool:
+    """Whether the first backward of each rank has one loss on a head, the second two, and so on.
+
+    A loop that adds each loss to a running total, and calls backward on the total every time, adds
+    the gradients of earlier losses again.
+    """
+    if all(term.part < 3 for term in objective.terms):
+        return False
+    by_rank: dict[int, list[int]] = {}
+    losses = Counter((term.rank, term.micro_batch) for term in objective.terms)
+    for (rank, _), count in sorted(losses.items()):
+        by_rank.setdefault(rank, []).append(count)
+    return all(counts == [*range(1, len(counts) + 1)] for counts in by_rank.values())
+
+
 def masked_may_count(objective: Objective, intended: float) -> bool:
     """Whether the contract may hold in elements of which some have no weight.
 
@@ -262,15 +278,15 @@ def is_mean(facts: StepFacts, objective: Objective) -> bool:
     return is_mean_by_weight(facts, objective)
 
 
-def is_mean_by_weight(facts: StepFacts, objective: Objective) -> bool:
+def is_mean_by_weight(facts: StepFacts, objective: Objective, excess: float = 1.0) -> bool:
     """Whether each micro-batch has the constant in front of the loss as its total weight.
 
-    K may divide it, once or twice.
+    K may divide it, once or twice, and the combination of the ranks multiply it by ``excess``.
     """
     constant = abs(common_coefficient(objective) or 1.0) * (facts.run.declared_scale or 1.0)
     totals = objective.ledger.weights_of_micro_batches()
     least, most = min(totals), max(totals)
-    near = Near(most / constant * facts.ranks_divisor, facts.tolerance)
+    near = Near(most / constant / excess * facts.ranks_divisor, facts.tolerance)
     k = facts.micro_batches_of(objective)
     return Near(least, 2 * facts.tolerance)(most) and any(near(k**-n) for n in (0, 1, 2))
 

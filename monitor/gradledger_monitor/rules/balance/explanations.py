@@ -200,7 +200,8 @@ def _is_off_by(
     """Whether every wrong balance is that number, or of means K or 1/K times that number."""
     k, near = facts.micro_batches_of(objective), Near(balance, facts.tolerance)
     explanations: list[Callable[[int], float]] = [lambda _: excess]
-    if is_reduced_by_mean(objective):
+    shown = bool(wrong_windows(past)) and is_mean_by_weight(facts, objective, excess)
+    if is_reduced_by_mean(objective) or shown:
         explanations += [lambda n: excess * n, lambda n: excess / n]
     explains = _Explains(facts, past)
     return any(near(expected(k)) and explains(expected) for expected in explanations)
