@@ -36,7 +36,6 @@ OWN_BUFFERS = (
     "the loop updates the parameters itself, and clears the gradients between its backwards: which "
     "of them the update uses is not known"
 )
-HOOKED = "hooks of all parameters may scale the gradients before these are sampled"
 IN_STEP = "the optimizer communicates with other ranks in its step, out of sight"
 ASSIGNED = (
     "the loop assigns the gradients that the optimizer steps on, and they are no multiple of those "
@@ -168,7 +167,7 @@ class OpenStep:
     sample_at_last_step: Deferred | None = None
     sample_before_step: Deferred | None = None  # where ranks communicate in the optimizer's step
     may_be_combined: bool = False  # the loop may have combined the gradients of the ranks
-    hooked: bool = False  # hooks may have changed each gradient before it was sampled
+    hooked: str = ""  # why each gradient may have been changed before it was sampled
     scaler: OpenScaler | None = None
     replaced: OpenReplaced | None = None
     found_inf: Deferred | None = None
@@ -337,19 +336,16 @@ class OpenStep:
         if record.moved or total == before.values():  # nothing was lost
             for micro_batch in record.micro_batches[1:]:
                 micro_batch.fresh = False
-        if isinstance(factor, float) and self.hooked:
-            record.changed = True
-            factor = HOOKED
-        if isinstance(factor, float):
+        if isinstance(factor, float) and not self.hooked:
             record.post_factor = factor
             return
-        record.missing.setdefault("post_factor", factor)
+        record.missing.setdefault("post_factor", self.hooked or str(factor))
         if self.adopted:
             self._note_moved(record)
             for micro_batch in record.micro_batches:
                 micro_batch.missing["rescaled"] = ASSIGNED
             return
-        record.changed = record.changed or factor == gradient_probe.CHANGED
+        record.changed = bool(self.hooked) or factor == gradient_probe.CHANGED
         if self.may_be_combined:
             record.samples = gradient_probe.sent_samples(before.values(), after.values(), total)
 

@@ -21,6 +21,8 @@ from gradledger.observers.local_gradients import are_hooked
 if TYPE_CHECKING:
     from gradledger.capture.windows import OptimizerWindow
 
+HOOKED = "hooks of all parameters may scale the gradients before these are sampled"
+
 
 class GradientSample(Observer):
     """Samples for ``post_factor``, ``zero_share``, ``noise``, ``sample_norm`` and ``repeat``."""
@@ -51,8 +53,9 @@ class GradientSample(Observer):
             return
         step.sample_at_step = window.sample_at_last_step = window.sample()
         window.probe.release()
-        arrived = bool(step.fields.get("before_hooks"))  # then, what hooks do is in the sample
-        step.hooked = not arrived and are_hooked(window.probed_parameters)
+        # otherwise the sample after backward shows what hooks do
+        if not step.fields.get("before_hooks") and are_hooked(window.probed_parameters):
+            step.hooked = HOOKED
         if step.micro_batches:
             last = step.micro_batches[-1]
             if last.sample_after is None and last.micro_batch.number == window.counted_number:
