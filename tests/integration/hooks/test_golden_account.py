@@ -8,6 +8,7 @@ numbers are exact: what is compared is equal, to the bit, and a field too many f
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -46,12 +47,17 @@ def squares(samples: int, weight: float) -> list[Plain]:
     return [{**of_loss, **of_target, "weight": weight}]
 
 
-def micro_batch(
-    number: int, samples: int, loss: Any, weight: float, fingerprint: Any, **more: Any
-) -> Plain:
-    """The first of two begins fresh. Fingerprint: the targets t0, t1, ... give t0 + 2 t1 + ..."""
+# Targets of both ranks, as in golden.py.
+Targets = tuple[float, ...]
+FIRST, SECOND, ONES, ZEROS = (0.0, 0.0, 2.0), (1.0,), (1.0, 1.0), (0.0, 0.0)
+
+
+def micro_batch(number: int, targets: Targets, loss: Any, weight: float, **more: Any) -> Plain:
+    """The first of two begins fresh. The fingerprint is 53 bits of Python's hash of the targets."""
+    finite = all(map(math.isfinite, targets))
+    fingerprint = float(hash(targets) >> 11) if finite else "NaN"
     constant = {"number": number, "fresh": number % 2 == 1, "constant_target": False}
-    terms = squares(samples, weight)
+    terms = squares(len(targets), weight)
     return {**constant, "loss": loss, "terms": terms, "fingerprint": fingerprint, **more}
 
 
@@ -67,8 +73,8 @@ ONE_RANK: list[Plain] = [
         "optimizer": 0,
         "step": 1,
         "micro_batches": [
-            micro_batch(1, 3, 12.0, 2.0, 6.0, scale=8.0, sample_norm=16.0),
-            micro_batch(2, 1, 2.0, 2.0, 1.0, scale=8.0, sample_norm=8.0),
+            micro_batch(1, FIRST, 12.0, 2.0, scale=8.0, sample_norm=16.0),
+            micro_batch(2, SECOND, 2.0, 2.0, scale=8.0, sample_norm=8.0),
         ],
         "events": [
             {"op": "unscale", "after": 2},
@@ -93,8 +99,8 @@ ONE_RANK: list[Plain] = [
         "optimizer": 0,
         "step": 2,
         "micro_batches": [
-            micro_batch(3, 3, 15.0, 2.0, 6.0, scale=8.0, sample_norm=20.0),
-            micro_batch(4, 1, "Infinity", 2.0, "NaN", scale=8.0, sample_norm="Infinity"),
+            micro_batch(3, FIRST, 15.0, 2.0, scale=8.0, sample_norm=20.0),
+            micro_batch(4, (math.inf,), "Infinity", 2.0, scale=8.0, sample_norm="Infinity"),
         ],
         "events": [
             {"op": "update"},
@@ -119,8 +125,8 @@ ONE_RANK: list[Plain] = [
         "optimizer": 0,
         "step": 3,
         "micro_batches": [
-            micro_batch(5, 3, 7.5, 1.0, 6.0, scale=4.0, sample_norm=10.0),
-            micro_batch(6, 1, 4.0, 1.0, 1.0, scale=4.0, sample_norm=8.0),
+            micro_batch(5, FIRST, 7.5, 1.0, scale=4.0, sample_norm=10.0),
+            micro_batch(6, SECOND, 4.0, 1.0, scale=4.0, sample_norm=8.0),
         ],
         "events": [
             {"op": "update"},
@@ -161,15 +167,13 @@ def test_the_ledger_of_one_rank_is_that_on_paper() -> None:
 # ---------------------------------------------------------------------- two ranks, under DDP
 
 
-def both(
-    number: int, first: tuple[int, float, float], second: tuple[int, float, float]
-) -> list[Plain]:
-    """Samples, loss and fingerprint; the second runs the one all-reduce of the one bucket."""
-    (some, loss, targets), (others, other, goals) = first, second
+def both(number: int, first: tuple[Targets, float], second: tuple[Targets, float]) -> list[Plain]:
+    """Targets and loss; the second runs the one all-reduce of the one bucket."""
+    (targets, loss), (others, other) = first, second
     alone = {"wrapper": "no_sync", "collectives": 0}
     return [
-        micro_batch(number, some, loss, 1 / 4, targets, **alone),
-        micro_batch(number + 1, others, other, 1 / 4, goals, wrapper="sync", collectives=1),
+        micro_batch(number, targets, loss, 1 / 4, **alone),
+        micro_batch(number + 1, others, other, 1 / 4, wrapper="sync", collectives=1),
     ]
 
 
@@ -214,13 +218,13 @@ ENDED: Plain = {
 
 TWO_RANKS: list[list[Plain]] = [
     [
-        {**BEGUN, "micro_batches": both(1, (3, 6 / 4, 6.0), (1, 1 / 4, 1.0))},
-        {**ENDED, "micro_batches": both(3, (3, 5.375 / 4, 6.0), (1, 2.25 / 4, 1.0))},
+        {**BEGUN, "micro_batches": both(1, (FIRST, 6 / 4), (SECOND, 1 / 4))},
+        {**ENDED, "micro_batches": both(3, (FIRST, 5.375 / 4), (SECOND, 2.25 / 4))},
     ],
     [
         # x = 2, 1 to 1, 1, and x = 1, 1 to 0, 0
-        {**BEGUN, "micro_batches": both(1, (2, 1 / 4, 3.0), (2, 2 / 4, 0.0))},
-        {**ENDED, "micro_batches": both(3, (2, 3.8125 / 4, 3.0), (2, 0.125 / 4, 0.0))},
+        {**BEGUN, "micro_batches": both(1, (ONES, 1 / 4), (ZEROS, 2 / 4))},
+        {**ENDED, "micro_batches": both(3, (ONES, 3.8125 / 4), (ZEROS, 0.125 / 4))},
     ],
 ]
 

@@ -432,8 +432,11 @@ def _by_history(
             return Diagnosis("unmeasured", CLIPPED_SCALED, objective)
         if varies and not divides_by_count_after_backward(facts):
             return Diagnosis("unmeasured", SCALED_BY_LOOP, objective)
+    known = has_known_unit(objective)
+    if not known and len(wrong_balances(past)) == 1:
+        return Diagnosis("pending", ONE_MORE, objective)  # two may be nearly equal by chance
     if varies and not is_mean_by_weight(facts, objective):
-        if not has_known_unit(objective):
+        if not known:
             return _of_unknown_divisor(facts, objective, past)
         if objective.ledger.misallocation < NEARLY_EVEN:
             return Diagnosis("wandering", objective=objective)
@@ -457,8 +460,6 @@ def _of_unknown_divisor(
     near = Near(objective.ledger.balance / objective.ledger.tokens, facts.tolerance)
     if not objective.reading.is_even(facts.tolerance) or not all(map(near, weights)):
         return Diagnosis("other_divisor", OTHER_DIVISOR, objective)
-    if len(weights) == 1:
-        return Diagnosis("pending", ONE_MORE, objective)
     return Diagnosis("constant", objective=objective)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gradledger_monitor.model.findings import Outcome
+from gradledger_monitor.model.findings import Failure, Outcome
 from gradledger_monitor.rules.balance.patterns import (
     NOT_MEASURED,
     Pattern,
@@ -24,6 +24,8 @@ CHANGED_LATER = "before the loop changed gradient values one by one, which is no
 def no_mistake(window: Window) -> Outcome | None:
     """The outcome if the balance shows no mistake or is not measured; None if it shows one."""
     diagnosis = window.balance
+    if diagnosis.pattern == "other_divisor":  # a fair window before it was one by chance
+        return Failure("not_measured", diagnosis.reason)
     if diagnosis.pattern in NOT_MEASURED:
         return not_measured(diagnosis.reason)
     if diagnosis.pattern == "by_design":
