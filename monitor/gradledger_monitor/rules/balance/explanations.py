@@ -432,11 +432,11 @@ def _by_history(
             return Diagnosis("unmeasured", CLIPPED_SCALED, objective)
         if varies and not divides_by_count_after_backward(facts):
             return Diagnosis("unmeasured", SCALED_BY_LOOP, objective)
-    known = has_known_unit(objective)
-    if not known and len(wrong_balances(past)) == 1:
+    has_unit = has_known_unit(objective)
+    if not has_unit and len(wrong_balances(past)) == 1:
         return Diagnosis("pending", ONE_MORE, objective)  # two may be nearly equal by chance
     if varies and not is_mean_by_weight(facts, objective):
-        if not known:
+        if not has_unit:
             return _of_unknown_divisor(facts, objective, past)
         if objective.ledger.misallocation < NEARLY_EVEN:
             return Diagnosis("wandering", objective=objective)
