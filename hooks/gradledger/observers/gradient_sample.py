@@ -21,7 +21,7 @@ from gradledger.observers.local_gradients import are_hooked
 if TYPE_CHECKING:
     from gradledger.capture.windows import OptimizerWindow
 
-HOOKED = "hooks of all parameters may scale the gradients before these are sampled"
+HOOKED = "hooks of the sampled parameters may scale their gradients before these are sampled"
 
 
 class GradientSample(Observer):

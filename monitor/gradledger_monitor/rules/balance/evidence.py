@@ -293,9 +293,8 @@ def is_mean_by_weight(facts: StepFacts, objective: Objective, excess: float = 1.
 
 def is_undivided_alone(objective: Objective, with_coefficient: bool = False) -> bool:
     """Whether nothing divides the loss of any micro-batch, after its own mean."""
-    terms = [term.loss_term for term in objective.terms]
-    return all(t.undivided for t in terms) and (
-        with_coefficient or all(t.coefficient is None for t in terms)
+    return objective.is_undivided and (
+        with_coefficient or all(t.loss_term.coefficient is None for t in objective.terms)
     )
 
 
