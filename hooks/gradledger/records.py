@@ -103,6 +103,7 @@ class Term:
     function: int | None = None
     function_weight: float | None = None
     penalty: bool = False  # a function of parameters alone
+    again: bool = False  # the same loss, not one like it, was in the backward before, too
     # how the reduction of a function that hides its graph was found, and how sure that is
     inferred: str | None = None
     missing: dict[str, str] = field(default_factory=dict)

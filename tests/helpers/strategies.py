@@ -40,6 +40,7 @@ terms = st.builds(
     function=maybe_count,
     function_weight=maybe_number,
     penalty=st.booleans(),
+    again=st.booleans(),
     missing=missing,
 )
 micro_batches = st.builds(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gradledger.records import Event, LeftOpen, Samples
+from gradledger.records import Event, LeftOpen, Samples, Term
 from gradledger_monitor.model.findings import Finding
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.norm.exploding import Exploding
@@ -152,6 +152,31 @@ def test_of_several_clips_the_first_is_reported_with_what_all_leave() -> None:
     assert finding.summary.startswith("The clip to 0.5 ran after micro-batch 1 of 4")
     assert finding.evidence["limit"] == 0.5
     assert finding.evidence["first_microbatch_left"] == pytest.approx(0.125)
+
+
+def test_losses_of_the_backward_before_and_further_ones_are_a_running_total() -> None:
+    def backwards(*added: list[Term], fresh: bool = False) -> Finding | None:
+        """Each has the losses of the one before, and further ones."""
+        earlier: list[Term] = []
+        batches = []
+        for terms in added:
+            batches.append([*(dataclasses.replace(t, again=True) for t in earlier), *terms])
+            earlier += terms
+        step = record(batches)
+        for batch in step.micro_batches[1:]:
+            batch.fresh = fresh
+        return finding_of("loop.losses_added_again", facts(step))
+
+    loss, other = term(10, 0.1), term(10, 0.1, kind="MseLossBackward0")
+    finding = backwards([loss], [loss], [loss])
+    assert finding is not None
+    assert finding.summary.endswith("differentiated 3 times, that of the last once.")
+    assert backwards([loss, other], [loss, other]) is not None
+    assert backwards([loss]) is None
+    assert backwards([loss], [loss], fresh=True) is None  # zeroed in between
+    assert backwards([loss], [other]) is None  # other losses are added to the first
+    assert backwards([loss], []) is None  # the same backward again
+    assert finding_of("loop.losses_added_again", facts(record([[loss], [loss] * 2]))) is None
 
 
 def begun(number: int = 1, fresh: bool = True, claimed: tuple[int, ...] = ()) -> StepFacts:

@@ -39,6 +39,7 @@ class OpenTerm:
     function: int | None = None
     function_upstream: Deferred | None = None  # the gradient at this function
     penalty: bool = False
+    again: bool = False
     uniform: bool = False  # the tokens are the elements: they have the same weight
     per_token: bool = False  # ``upstream`` is that of a vector, also if ``reduction`` is not none
     upstream: Deferred | None = None  # scalar, or [tokens, total, least, most] of a vector
@@ -61,6 +62,7 @@ class OpenTerm:
         if self.class_weight is not None:
             term.class_weight = self.class_weight.value()
         term.of, term.nonlinear, term.penalty = self.of, self.nonlinear, self.penalty
+        term.again = self.again
         self._resolve_elements(term)
         upstream = self.function_upstream
         if upstream is not None and not upstream.has_no_copy:

@@ -88,6 +88,7 @@ class Term(Struct, gc=False, kw_only=True, omit_defaults=True):
     function: Count | None = None
     function_weight: Number | None = None
     penalty: bool = False
+    again: bool = False
     inferred: Name | None = None
     missing: Missing = {}
 

@@ -18,6 +18,7 @@ from gradledger_monitor.rules.loop.discarded_microbatches import DiscardedMicrob
 from gradledger_monitor.rules.loop.double_step import DoubleStep
 from gradledger_monitor.rules.loop.dropped_windows import DroppedWindows
 from gradledger_monitor.rules.loop.grads_not_zeroed import GradsNotZeroed
+from gradledger_monitor.rules.loop.losses_added_again import LossesAddedAgain
 from gradledger_monitor.rules.loop.never_stepped import NeverStepped
 from gradledger_monitor.rules.loop.no_gradients import NoGradients
 from gradledger_monitor.rules.loop.step_every_microbatch import (
@@ -104,6 +105,7 @@ RULES: tuple[type[Rule], ...] = (
     GradsNotZeroed,
     ZeroedEveryMicrobatch,
     ZeroedBeforeStep,
+    LossesAddedAgain,
     NoGradients,
     NeverStepped,
     UnheldParameters,

@@ -13,6 +13,7 @@ from museum.stage import Stage
 HERE = Path(__file__).parent
 UNEQUAL = "reduction.token_weights_unequal"
 RULES = {
+    "loop/added_again": "loop.losses_added_again",
     "loop/clipped_each": "loop.clip_every_microbatch",
     "loop/never_zeroed": "loop.grads_not_zeroed",
     "loop/stepped_twice": "loop.double_step",

@@ -64,8 +64,9 @@ class _EngineHook:
             self._hook(*args)
 
 
-class _ThreadDeclaration(threading.local):
-    loss: DeclaredLoss | None = None  # of the next backward
+class _ThreadState(threading.local):
+    declared: DeclaredLoss | None = None  # of the next backward
+    numbers: frozenset[int] = frozenset()  # of the losses of the last backward: _number_of
 
 
 class LossTerms(Observer):
@@ -75,7 +76,7 @@ class LossTerms(Observer):
 
     def __init__(self) -> None:
         super().__init__()
-        self._thread = _ThreadDeclaration()
+        self._thread = _ThreadState()
         self._tasks = Tasks()
         self._adapters = Adapters(self.patch)
         self._graphs = CompiledGraphs()
@@ -102,7 +103,7 @@ class LossTerms(Observer):
         """Declare the loss of the next backward on this thread."""
         on_device = isinstance(tokens, torch.Tensor)
         count = Deferred(tokens, volatile=True) if on_device else int(tokens)
-        self._thread.loss = DeclaredLoss(count, reduction, float(scale))
+        self._thread.declared = DeclaredLoss(count, reduction, float(scale))
 
     def pause(self) -> None:
         """Note no call of a compiled graph while steps are skipped."""
@@ -113,13 +114,13 @@ class LossTerms(Observer):
         """Forget a declaration: its backward was skipped."""
         super().resume(windows)
         self._graphs.paused = False
-        self._thread = _ThreadDeclaration()
+        self._thread = _ThreadState()
 
     def backward_begins(self, micro_batch: OpenMicroBatch, roots: tuple[Any, ...]) -> None:
         """Walk the graph below each root, hook its loss nodes, and copy loss and targets."""
         if micro_batch.relayed:
             return
-        declared, self._thread.loss = self._thread.loss, None
+        declared, self._thread.declared = self._thread.declared, None
         unreadable = next((root for root in roots if not _is_readable(root)), None)
         if unreadable is not None:
             reason = f"backward starts from a {type(unreadable).__name__}, which holds no numbers"
@@ -190,10 +191,12 @@ class LossTerms(Observer):
     def _add_losses(self, micro_batch: OpenMicroBatch, graphs: list[Any]) -> None:
         """Add the loss nodes below each root."""
         losses: list[LossNode] = []
+        before, self._thread.numbers = self._thread.numbers, frozenset()
         try:
             for graph in graphs:
                 losses = find_losses(graph, scaled=micro_batch.scale is not None)
-                self._add_terms(micro_batch, losses)
+                terms = self._add_terms(micro_batch, losses)
+                self._note_repeats(before, losses, terms)
                 self._note_parts_without_gradient(micro_batch, graph, losses)
             if len(micro_batch.terms) == 1 and losses:
                 micro_batch.terms[0].head = self._tasks.number(losses[0])
@@ -205,6 +208,15 @@ class LossTerms(Observer):
                 raise
             micro_batch.terms.clear()  # this backward fails, or does not reach the freed part
             micro_batch.missing["terms"] = "an earlier backward has freed the graph of the loss"
+
+    def _note_repeats(
+        self, before: frozenset[int], losses: list[LossNode], terms: list[OpenTerm]
+    ) -> None:
+        """Note which losses were in the backward before, too: its graph was retained."""
+        numbers = [_number_of(loss.node) for loss in losses]
+        for number, term in zip(numbers, terms, strict=False):  # no terms: there are too many
+            term.again = number in before
+        self._thread.numbers |= {number for number in numbers if number is not None}
 
     @staticmethod
     def _note_parts_without_gradient(
@@ -285,6 +297,12 @@ def _under_compiled_autograd() -> bool:
     """Whether compiled autograd runs this backward. Its module may be imported at any time."""
     module = sys.modules.get("torch._dynamo.compiled_autograd")
     return module is not None and bool(getattr(module, "compiled_autograd_enabled", False))
+
+
+def _number_of(node: Any) -> int | None:
+    """The number that PyTorch gives a node when it is made; no other node of a thread has it."""
+    number = getattr(node, "_sequence_nr", None)
+    return None if number is None else int(number())
 
 
 def _number_heads(losses: list[LossNode], terms: list[OpenTerm]) -> None:

@@ -1,0 +1,91 @@
+"""loop.losses_added_again"""
+
+from __future__ import annotations
+
+import itertools
+
+from gradledger_monitor.ingest.schema import MicroBatch, StepRecord
+from gradledger_monitor.model.findings import Outcome
+from gradledger_monitor.rules.rule import OK, Rule, Window, finding
+
+FIX = """\
+for i, (x, y) in enumerate(loader):
+    loss = loss_fn(model(x), y) / K
+    loss.backward()                  # on each loss by itself, without retain_graph
+    total += loss.detach()           # a total is for the log
+    if (i + 1) % K == 0:
+        optimizer.step()
+        optimizer.zero_grad()"""
+
+
+class LossesAddedAgain(Rule):
+    """Backward is called on a running total, which contains the losses of earlier backwards.
+
+    **What it sees**
+
+    In a window, the backward of each micro-batch has all losses of the one before, the very same
+    nodes of the autograd graph, and further ones; and the gradients were not zeroed in between.
+
+    **Why it matters**
+
+    A gradient is added once for each backward that contains its loss: of K micro-batches, the
+    first counts K times, the last once. The graphs of all of them stay in memory, too.
+
+    **What to do**
+
+    Call ``backward()`` on each loss, and add up detached values for the log; or add up the losses,
+    and call ``backward()`` once, after the last micro-batch. Where ``retain_graph=True`` was added
+    because PyTorch refused a second backward, remove it.
+
+    **When it is silent**
+
+    One graph has several losses, each with its backward; a loss is differentiated twice
+    for different parameters, or with the gradients zeroed in between; some backward adds no loss.
+
+    **Incidents**
+
+    textbook (``retain_graph=True``, added because PyTorch refused a second backward)
+    """
+
+    points_at = ("backward", "loss")
+    inhibits = ("reduction.*", "ddp.missing_no_sync")
+
+    def evaluate(self, window: Window) -> Outcome:
+        """Every backward after the first contains all losses of the one before, and more."""
+        record = window.facts.record
+        if not adds_again(record):
+            return OK
+        batches = len(record.micro_batches)
+        losses = len(record.micro_batches[-1].terms)
+        return finding(
+            "error",
+            "Losses of earlier micro-batches are added again",
+            f"Each of the {batches} backwards of this window starts from the losses of all before "
+            f"it, too: the loss of the first micro-batch was differentiated {batches} times, that "
+            "of the last once.",
+            FIX,
+            micro_batches=batches,
+            losses_of_the_last_backward=losses,
+        )
+
+
+def adds_again(record: StepRecord) -> bool:
+    """Whether each backward after the first has all losses of the one before, and further ones.
+
+    The further ones are of the kinds of the first: other losses may be added to one on purpose.
+    """
+    batches = record.micro_batches
+    pairs = list(itertools.pairwise(batches))
+    return bool(pairs) and all(
+        _goes_on(before, after) and _kinds_added(after) == _kinds_added(batches[0])
+        for before, after in pairs
+    )
+
+
+def _goes_on(before: MicroBatch, after: MicroBatch) -> bool:
+    again = sum(term.again for term in after.terms)
+    return 0 < len(before.terms) == again < len(after.terms) and not after.fresh
+
+
+def _kinds_added(micro_batch: MicroBatch) -> set[str]:
+    return {term.kind for term in micro_batch.terms if not term.again}
