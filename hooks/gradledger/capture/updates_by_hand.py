@@ -237,13 +237,17 @@ class UpdatesByHand:
         return early or not all(group.optimizer.is_complete for group in self._groups)
 
     def _assign(self, leaves: Sequence[Any]) -> None:
-        """Each leaf belongs to one group: to that which holds it, or holds one like it."""
+        """Each leaf belongs to one group: to that which holds it, or holds one like it.
+
+        The groups of other threads are left alone: another thread may train a model of the same
+        shapes, and to read a gradient that it writes to can end the process.
+        """
         held = {id(p) for group in self._groups for p in group.optimizer.parameters}
         new = [leaf for leaf in leaves if id(leaf) not in held and _is_readable(leaf)]
         if not new:
             return
         shapes = [tuple(leaf.shape) for leaf in new]
-        for group in self._groups:
+        for group in self._of_this_thread():
             if group.optimizer.shapes == shapes:
                 group.replace(new)
                 return

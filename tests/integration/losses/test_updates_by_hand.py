@@ -514,6 +514,33 @@ def test_the_weights_are_the_same_bits(train_one: Callable[[], Iterator[Tensor]]
     assert all(torch.equal(a, b) for a, b in zip(without, with_hooks, strict=True))
 
 
+def test_models_of_the_same_shapes_on_two_threads_are_two_groups() -> None:
+    """To read a gradient of the other thread, while PyTorch writes it, can end the process."""
+    barrier = threading.Barrier(2)
+
+    def run(net: nn.Module) -> None:
+        parameters = list(net.parameters())
+        for window in DATA:
+            for batch in window:
+                barrier.wait()
+                right(net, batch, window).backward()
+            plain(parameters)
+            to_none(parameters)
+
+    recorder = Recorder(lambda step: None)
+    recorder.install()
+    try:
+        threads = [threading.Thread(target=run, args=(tiny_model(seed),)) for seed in (1, 2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        groups = recorder.updates_by_hand._groups
+        assert len({group.window.thread for group in groups}) == len(groups) == 2
+    finally:
+        recorder.uninstall()
+
+
 def test_the_hooks_keep_no_parameter_alive() -> None:
     recorder = Recorder(lambda step: None)
     recorder.install()
