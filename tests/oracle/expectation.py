@@ -228,6 +228,13 @@ def _true_besides(program: Program, truth: Truth) -> frozenset[str]:
             rules.add(SUM)
         if any(account.misallocation >= MISALLOCATION for account in accounts):
             rules.add(UNEQUAL)
+        per_micro_batch = {
+            (step.micro_batches, round(step.accounts[name].balance / step.micro_batches, 4))
+            for step in truth.true_steps
+            if name in step.accounts
+        }
+        if len(per_micro_batch) > len({weight for _, weight in per_micro_batch}) == 1:
+            rules.add(PARTIAL)  # the shorter windows weigh less than the others
     return frozenset(rules)
 
 

@@ -9,6 +9,7 @@ import pytest
 from gradledger.records import StepRecord, Term
 from gradledger_monitor.model.findings import Finding
 from gradledger_monitor.model.step_facts import StepFacts
+from gradledger_monitor.rules.reduction.token_weights_unequal import BY_DATA
 from helpers.facts import facts, judged, record, term
 
 RULE = "reduction.token_weights_unequal"
@@ -135,7 +136,9 @@ def test_a_sum_is_meant_perhaps_unless_it_is_a_cross_entropy_or_moves_with_the_t
 
 @pytest.mark.parametrize(("off", "severity"), [(0.005, "info"), (0.02, "warning"), (0.06, "error")])
 def test_how_bad_it_is_depends_on_the_share_on_wrong_tokens(off: float, severity: str) -> None:
-    finding = finding_of(record([term(20, (0.5 + off) / 20), term(20, (0.5 - off) / 20)]))
+    each = [term(20, (0.5 + off) / 20), term(20, (0.5 - off) / 20)]
+    windows = [facts(record(each, number)) for number in (1, 2)]
+    finding = next((f for f in judged(windows).findings if f.rule == RULE), None)
     assert finding is not None and finding.severity == severity
     assert finding.evidence["misallocation"] == pytest.approx(off)
 
@@ -217,3 +220,20 @@ def test_one_micro_batch_is_no_evidence_that_a_loss_of_unknown_unit_has_equal_we
     reason = "each micro-batch is divided by a number that is no count of its elements"
     assert evaluation.coverage["reduction.token_weights_unequal"] == f"not_measured: {reason}"
     assert evaluation.verdict == "incomplete", "information about the balance does not answer it"
+
+
+def test_unequal_weights_of_equal_counts_follow_from_the_place_in_the_window_or_from_data() -> None:
+    """A loop that does not divide its first loss does so always; a loss over its value differs."""
+
+    def said(*windows: tuple[float, ...]) -> str:
+        steps = [
+            facts(record([term(10, weight, "sum") for weight in weights], number))
+            for number, weights in enumerate(windows, 1)
+        ]
+        return judged(steps).coverage[RULE]
+
+    by_place, other = (0.1, 0.025, 0.025), (0.05, 0.04, 0.03)
+    assert said(by_place) == f"not_measured: {BY_DATA}"
+    assert said(by_place, by_place) == "finding"
+    assert said(by_place, other) == f"not_measured: {BY_DATA}"
+    assert said(by_place, other, other) == "finding"

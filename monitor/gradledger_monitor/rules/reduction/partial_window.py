@@ -10,6 +10,7 @@ from gradledger_monitor.rules.reduction.common import (
     balance,
     declared,
     micro_batches,
+    of_constant,
     of_declared,
     shows,
 )
@@ -32,7 +33,8 @@ class PartialWindow(Rule):
     **What it sees**
 
     A window of k micro-batches has a balance of k/K, where K is the number of micro-batches in
-    the last window with a correct balance; or in the first one, if it comes later.
+    the last window with a correct balance; or in the first one, if it comes later. Or windows of
+    several lengths have a balance of k/K of one number, where most hold K micro-batches.
 
     **Why it matters**
 
@@ -46,7 +48,7 @@ class PartialWindow(Rule):
 
     **When it is silent**
 
-    The balance of the short window is correct; no window has a correct balance.
+    The balance of the short window is correct; all windows are equally long.
 
     **Incidents**
 
@@ -66,12 +68,16 @@ class PartialWindow(Rule):
         if not shows(window, "partial"):
             return OK
         k, ratio = micro_batches(window), window.balance.ratio
-        full = round(k / ratio)
+        full, constant = round(k / ratio), window.balance.constant
+        usual = f"The last balanced window held {counted(full, 'micro-batch')}"
+        if constant != 1:
+            held = counted(full, "micro-batch")
+            usual = f"Windows of {held} have a balance of {significant(constant)}"
         return finding(
             "warning",
             f"A window of {counted(k, 'micro-batch')} is divided by {full}",
-            f"The last balanced window held {counted(full, 'micro-batch')}. This one holds {k}, "
-            f"and its balance is {significant(balance(window))} = {k}/{full}{of_declared(window)}. "
+            f"{usual}. This one holds {k}, and its balance is {significant(balance(window))} = "
+            f"{k}/{full}{of_declared(window) or of_constant(window)}. "
             f"{intermittent_factor_effect(ratio, window.facts)}.",
             factor_fix(WINDOW_LENGTH, window.facts, window.balance.objective),
             balance=round(balance(window), 6),

@@ -29,6 +29,7 @@ from gradledger_monitor.rules.definition import DEFAULTS, Parameter
 from gradledger_monitor.rules.number_text import significant
 from gradledger_monitor.rules.objective_names import objective_name
 from gradledger_monitor.rules.reduction.fixes import TOKEN_MEAN, token_mean, without_short_batch
+from gradledger_monitor.rules.reduction.positions import Positions
 from gradledger_monitor.rules.reduction.short_batches import ShortBatch, ShortBatches
 from gradledger_monitor.rules.rule import (
     Rule,
@@ -47,6 +48,11 @@ FIX = TOKEN_MEAN["plain"]
 
 
 OTHER_DIVISOR = "each micro-batch is divided by a number that is no count of its elements"
+BY_DATA = (
+    "micro-batches with equally many tokens have different weights, which change from window to "
+    "window: the loop weighs them by something else than their counts; if that is intended, "
+    'declare contract="sample"'
+)
 ONE_MICRO_BATCH = "there is one micro-batch: its weight is compared with none"
 LIGHT = "its weights differ, but it has little of the gradient's weight"
 
@@ -80,9 +86,10 @@ class TokenWeightsUnequal(Rule):
     itself gives the tokens of one micro-batch different weights (advantages, a mean per
     sequence), and its elements have equal weights, or a mask may have left some of them out; a
     loss other than a cross entropy is divided by another number than a count, such as a sum of
-    targets; a further loss moves less than the warning's share of the gradient; each backward has a
-    separate loss (real and fake batches of a GAN critic); the run declares
-    ``contract="sequence"`` or ``contract="sample"``.
+    targets; micro-batches of equal counts have weights that follow from their data, such as a loss
+    that is divided by its detached value; a further loss moves less than the warning's share of
+    the gradient; each backward has a separate loss (real and fake batches of a GAN critic); the run
+    declares ``contract="sequence"`` or ``contract="sample"``.
 
     **Incidents**
 
@@ -95,13 +102,19 @@ class TokenWeightsUnequal(Rule):
     warning = Parameter(0.01, "misallocation from which it is a warning", most=1.0)
     recent = Parameter(50, "windows over which misallocation is averaged")
 
-    state = declare(_recent=deque[float], _short_batches=ShortBatches, _own_divisors=list[str])
+    state = declare(
+        _recent=deque[float],
+        _short_batches=ShortBatches,
+        _own_divisors=list[str],
+        _positions=Positions,
+    )
 
     def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
         super().__init__(thresholds)
         self._recent: deque[float] = deque(maxlen=self.recent)
         self._short_batches = ShortBatches()
         self._own_divisors: list[str] = []  # of losses that are divided by no count
+        self._positions = Positions()
 
     def after_gap(self) -> None:
         """The windows just before the next one are missing."""
@@ -148,7 +161,12 @@ class TokenWeightsUnequal(Rule):
             return (
                 None if objective.reading.is_even(facts.tolerance) else not_measured(OTHER_DIVISOR)
             )
-        return excuse
+        if excuse is not None or objective.reading.is_even(facts.tolerance):
+            return excuse
+        by_data = self._positions.may_be_of_data(objective, facts.tolerance)
+        if by_data and not is_divided_by_a_count(facts, objective):
+            return not_measured(BY_DATA)
+        return None
 
     def _severity(self, facts: StepFacts, objective: Objective, misallocation: float) -> Severity:
         """Information only, too, on a further loss beside a main one that is normalised.

@@ -1,0 +1,37 @@
+"""Micro-batches of equal counts with different weights: by their position, or by their data."""
+
+from __future__ import annotations
+
+from gradledger_monitor.model.objectives import Objective
+from gradledger_monitor.model.token_ledger import Entry
+from gradledger_monitor.rules.state import declare
+
+
+class Positions:
+    """The weights of each objective's micro-batches in the last window where they differed.
+
+    A mean of means gives micro-batches of equal counts equal weights. Other weights are a mistake
+    of the loop if they follow from the place in the window (the first one is not divided), and may
+    be intended if they follow from the data, such as a loss divided by its detached value.
+    """
+
+    state = declare(_last=dict[str, list[float]])
+
+    def __init__(self) -> None:
+        self._last: dict[str, list[float]] = {}  # by objective: the weights in order
+
+    def may_be_of_data(self, objective: Objective, tolerance: float) -> bool:
+        """Whether counts are equal, and the weights differ from those in the window before."""
+        entries = objective.ledger.entries
+        if len({entry.tokens for entry in entries}) != 1:
+            return False
+        weights = [entry.relative for entry in sorted(entries, key=_position)]
+        before = self._last.get(objective.name, [])
+        self._last[objective.name] = weights
+        return len(before) != len(weights) or any(
+            abs(a - b) > tolerance * max(a, b) for a, b in zip(before, weights, strict=True)
+        )
+
+
+def _position(entry: Entry) -> tuple[int, int, str]:
+    return entry.rank, entry.micro_batch, entry.term
