@@ -237,3 +237,13 @@ def test_unequal_weights_of_equal_counts_follow_from_the_place_in_the_window_or_
     assert said(by_place, by_place) == "finding"
     assert said(by_place, other) == f"not_measured: {BY_DATA}"
     assert said(by_place, other, other) == "finding"
+
+
+def test_the_parts_of_a_micro_batch_are_named_by_the_tokens_of_all() -> None:
+    chunks = [term(30, 0.01, "sum", head=1), term(10, 0.01, "sum", head=1)]
+    finding = finding_of(record([chunks, [term(20, 0.02, "sum", head=1)]]))
+    assert finding is not None
+    assert (
+        "a token in the micro-batch with 20 tokens counts 2.0 times as much as one in the "
+        "micro-batch with 40 tokens"
+    ) in finding.summary

@@ -17,11 +17,12 @@ def tasks_of(applied: IndexedMicroBatches) -> dict[int, int]:
 
     A loop may call backward for each of its tasks. If they share a head, they also share the labels
     and differ in their weights, or each has its own constant target, as real and fake. Empty if one
-    of these losses shows no task: then nothing separates the micro-batches.
+    of these losses shows no task: then nothing separates the micro-batches. So it is if one of them
+    has several losses: the others lack labels of some tasks.
     """
     alone = {index: m for index, m in applied if len(m.terms) == 1}
     heads = {index: m.terms[0].head for index, m in alone.items()}
-    if not heads or None in heads.values() or 0 in heads.values():
+    if not heads or len(alone) < len(applied) or None in heads.values() or 0 in heads.values():
         return {}
     tasks: dict[object, int] = {}
     targets = constant_targets(applied)

@@ -213,13 +213,11 @@ class TokenWeightsUnequal(Rule):
         several = len(facts.objectives) > 1
         of_loss = f" of the {name}" if several else ""
         average = f" ({recent:.1%} on average over the last {steps} windows)" if steps > 1 else ""
-        heavy = max(entries, key=lambda e: e.relative)
-        light = min(entries, key=lambda e: e.relative)
         where = _where(entries, facts.tolerance)
         summary = (
             f"In step {facts.step}, {ledger.misallocation * share:.1%} of the gradient's weight is "
             f"on the wrong tokens{of_loss}{average}. Weights differ {where}: "
-            f"{_contrast(heavy, light)}"
+            f"{_contrast(entries)}"
         )
         return finding(
             self._severity(facts, objective, recent),
@@ -294,21 +292,27 @@ def _share(objective: Objective, objectives: list[Objective]) -> float:
     return objective.ledger.balance / total(o.ledger.balance for o in objectives)
 
 
-def _contrast(heavy: Entry, light: Entry) -> str:
+def _contrast(entries: Iterable[Entry]) -> str:
     """The largest weight against the smallest, which may be zero."""
+    entries = list(entries)
+    heavy = max(entries, key=lambda e: e.relative)
+    light = min(entries, key=lambda e: e.relative)
     if not light.relative:
-        return f"the tokens of the micro-batch with {_tokens(light)} have no weight."
-    ranks = (heavy.rank, light.rank) if heavy.rank != light.rank else (None, None)
+        return f"the tokens of the micro-batch with {_tokens(light, entries)} have no weight."
+    of_ranks = heavy.rank != light.rank
     return (
-        f"a token in the micro-batch with {_tokens(heavy, ranks[0])} counts "
+        f"a token in the micro-batch with {_tokens(heavy, entries, of_ranks)} counts "
         f"{heavy.relative / light.relative:.1f} times as much as one in the micro-batch with "
-        f"{_tokens(light, ranks[1])}."
+        f"{_tokens(light, entries, of_ranks)}."
     )
 
 
-def _tokens(entry: Entry, rank: int | None = None) -> str:
-    count = counted(round(entry.tokens), "token")
-    return count if rank is None else f"{count} on rank {rank}"
+def _tokens(entry: Entry, entries: list[Entry], of_rank: bool = False) -> str:
+    """The tokens of the micro-batch of an entry, which may be one of several parts."""
+    place = (entry.rank, entry.micro_batch)
+    parts = [e.tokens for e in entries if (e.rank, e.micro_batch) == place]
+    count = counted(round(total(parts)), "token")
+    return f"{count} on rank {entry.rank}" if of_rank else count
 
 
 def _where(entries: Iterable[Entry], tolerance: float) -> str:
