@@ -101,9 +101,16 @@ class StepFacts:
         self.unobserved = next(filter(None, reasons), None)
         self.tolerance = _tolerance(records.values())  # relative; smaller errors are rounding
         # micro-batches whose gradients the step applied, with their indices
-        self.applied_by_rank = {rank: _applied(record) for rank, record in records.items()}
+        present = {rank: _applied(record) for rank, record in records.items()}
+        leaked = {rank: _leaked(applied) for rank, applied in present.items()}
+        # without those of another optimizer's loss, which are in the gradients by mistake
+        self.applied_by_rank = {
+            rank: [pair for pair in applied if pair[0] not in leaked[rank]]
+            for rank, applied in present.items()
+        }
         # of the lowest rank
         self.lowest_rank = lowest_rank = next(iter(records))
+        self.leaked = leaked[lowest_rank]  # indices of these
         self.record = record = records[lowest_rank]
         self.time = record.time  # when it closed the window, seconds since the epoch
         self.applied = applied = self.applied_by_rank[lowest_rank]
@@ -426,6 +433,17 @@ def _applied(record: StepRecord) -> loss_names.IndexedMicroBatches:
         if micro_batch.fresh:
             begin = index
     return list(enumerate(record.micro_batches))[begin:]
+
+
+def _leaked(applied: loss_names.IndexedMicroBatches) -> list[int]:
+    """The indices of micro-batches of a loss on which another optimizer has already stepped.
+
+    None if all micro-batches have the same losses: then two optimizers step at different intervals
+    on one loss. None either if another optimizer steps on all of them, before this one.
+    """
+    claimed = [index for index, m in applied if m.claimed]
+    losses = {tuple((t.kind, t.head, t.reduction) for t in m.terms) for _, m in applied}
+    return claimed if len(claimed) < len(applied) and len(losses) > 1 else []
 
 
 def _by_op(events: list[Event]) -> CallsByOp:

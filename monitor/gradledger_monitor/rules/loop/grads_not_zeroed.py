@@ -41,7 +41,7 @@ class GradsNotZeroed(Rule):
     **When it is silent**
 
     The gradients are cleared before they are used (the discriminator of a GAN); the
-    ``GradScaler`` skipped the step.
+    ``GradScaler`` skipped the step; two optimizers step on the same loss at different intervals.
 
     **Incidents**
 
@@ -77,8 +77,7 @@ class GradsNotZeroed(Rule):
         first = facts.applied[0][1]
         if first.fresh is None:
             return not_measured("the gradients before the window were not recorded")
-        stepped = [index for index, m in facts.applied if m.claimed]
-        leaked = 0 < len(stepped) < len(facts.applied)
+        leaked = facts.leaked
         if (first.fresh or skipped) and not leaked:
             return OK
         return finding(
@@ -86,9 +85,9 @@ class GradsNotZeroed(Rule):
             "Gradients of another loss leak into the step"
             if leaked
             else "Gradients are not zeroed between steps",
-            _leaked(len(stepped), len(facts.applied)) if leaked else NOT_ZEROED,
+            _leaked(len(leaked), len(leaked) + len(facts.applied)) if leaked else NOT_ZEROED,
             FIX_BEFORE if leaked or facts.optimizer_name == "LBFGS" else FIX,
-            leaked_micro_batches=[index + 1 for index in stepped][:32],
+            leaked_micro_batches=[index + 1 for index in leaked][:32],
             norm=number(facts.record.norm),
         )
 
