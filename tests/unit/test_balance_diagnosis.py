@@ -723,6 +723,16 @@ def test_of_several_constants_in_front_of_a_further_term_the_outermost_is_its_we
     assert diagnose(step, [])[1].pattern == pattern
 
 
+def test_a_division_by_k_may_cancel_a_constant_of_the_formula() -> None:
+    """0.01 * (4 experts) * loss / (K = 4) weighs as 0.01 * loss does."""
+    undivided: dict[str, Any] = {"undivided": False, "weight": 0.01 / 8}
+    for experts, pattern in ((4, "coefficient"), (8, "term_missing")):
+        step = with_aux(0.01 * experts, outer_coefficient=0.01, **undivided)
+        assert diagnose(step, [])[1].pattern == pattern
+    of_k = with_aux(0.01, **undivided, elements=4, reduction="none", element_weight=0.01 / 4)
+    assert diagnose(of_k, [])[1].pattern == "coefficient"
+
+
 def test_where_k_is_the_declared_scale_no_further_term_is_divided() -> None:
     assert [d.pattern for d in diagnose(with_aux(0.01, divisor=1, scale=4.0), [])] == [
         "fair",

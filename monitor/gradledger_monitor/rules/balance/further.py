@@ -100,11 +100,14 @@ def _constant_that_it_weighs(facts: StepFacts, objective: Objective, k: int) -> 
     """The constant in front of the loss, or 1, if that is the weight of each micro-batch.
 
     Where something divides the loss, that was the number of its tokens then; not if these are K, or
-    if each element of the loss is a sum of K, such as a divergence over as many latent dimensions.
+    if each element of the loss is a sum of K, such as a divergence over as many latent dimensions,
+    or if another constant in front of it is K, such as the number of experts of a router loss.
     """
-    if not objective.is_undivided and any(_may_cancel(t, k) for t in objective.terms):
-        return None
     outer = _outer_constant(objective) or 1.0
+    inner = abs((common_coefficient(objective) or outer) / outer)
+    cancels = Near(inner, WEIGHT)(k) or any(_may_cancel(term, k) for term in objective.terms)
+    if not objective.is_undivided and cancels:
+        return None
     intended = (facts.run.declared_scale or 1.0) * _factor_of_ranks(facts)
     for constant in (abs(common_coefficient(objective) or 1.0), abs(outer)):
         for weights in whole_weights(objective):
@@ -115,7 +118,8 @@ def _constant_that_it_weighs(facts: StepFacts, objective: Objective, k: int) -> 
 
 
 def _may_cancel(term: WeightedTerm, k: int) -> bool:
-    return term.tokens in (k, k * (term.loss_term.elements or 0))
+    elements = term.loss_term.elements or 0
+    return k in (term.tokens, elements) or term.tokens == k * elements
 
 
 def _factor_of_ranks(facts: StepFacts) -> float:
