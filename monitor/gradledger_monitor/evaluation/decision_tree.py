@@ -30,6 +30,7 @@ class Question:
     rules: tuple[str, ...]
     structural: bool = True  # while it is not measured, the verdict is not balanced
     needs: str | None = None  # the rule without which nothing answers it
+    besides: str = ""  # a further rule, whose finding belongs here, and which answers nothing else
 
     def matches(self, rule: str) -> bool:
         """Whether the rule answers this question."""
@@ -49,9 +50,15 @@ QUESTIONS: tuple[Question, ...] = (
     Question(
         "scaler",
         "Is GradScaler's order and scale healthy?",
-        ("scaler.*", "scheduler.stepped_on_skip"),
+        ("scaler.*",),
+        besides="scheduler.stepped_on_skip",
     ),
-    Question("ddp", "Does DDP sync exactly once, on the last micro-batch?", ("ddp.*", "data.*")),
+    Question(
+        "ddp",
+        "Does DDP sync exactly once, on the last micro-batch?",
+        ("ddp.*",),
+        besides="data.same_order_each_epoch",
+    ),
     Question(
         "loop",
         "Are gradients zeroed, stepped and scheduled once per window?",
@@ -79,7 +86,11 @@ def build_tree(coverage: Mapping[str, Outcome], required: Set[str]) -> list[Tree
 
 
 def _node(question: Question, coverage: Mapping[str, Outcome], required: Set[str]) -> TreeNode:
-    outcomes = {rule: outcome for rule, outcome in coverage.items() if question.matches(rule)}
+    outcomes = {
+        rule: outcome
+        for rule, outcome in coverage.items()
+        if question.matches(rule) or (rule == question.besides and outcome.status == "finding")
+    }
     if question.needs is not None:
         required = required | {question.needs}
     status = _status(outcomes, required)
