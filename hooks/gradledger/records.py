@@ -122,6 +122,7 @@ class MicroBatch:
     backward_ms: float | None = None
     fresh: bool | None = None  # the gradients were absent or zero before it
     claimed: bool = False  # another optimizer has already stepped on this backward
+    parameters_changed: bool = False  # since the backward before it in the window
     wrapper: Literal["sync", "no_sync", "bypassed"] | None = None  # synchronisation mode
     relayed: bool = False  # it started from gradients that were passed in, and reached no loss
     rescaled: float | None = None  # the factor on the gradients between the last backward and it
@@ -312,6 +313,7 @@ class StepRecord:
     # If no parameter of the optimizer has one, and all were looked at: those that require one.
     trainable: int | None = None
     skipped: bool = False  # the GradScaler found a non-finite gradient and did not step
+    closure: bool = False  # its backwards ran inside ``step(closure)``
     left_open: LeftOpen | None = None  # the process ended, and no step was taken
     half_precision: bool = False  # loss and weights have fp16 or bf16 rounding errors
     by_hand: bool = False  # no optimizer of PyTorch made the update; its gradient may be gone

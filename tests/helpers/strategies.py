@@ -53,6 +53,7 @@ micro_batches = st.builds(
     backward_ms=st.none() | seconds,
     fresh=maybe_flag,
     claimed=st.booleans(),
+    parameters_changed=st.booleans(),
     wrapper=st.none() | st.sampled_from(["sync", "no_sync", "bypassed"]),
     relayed=st.booleans(),
     rescaled=st.none() | st.floats(),

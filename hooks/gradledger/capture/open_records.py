@@ -134,6 +134,7 @@ class CountedMicroBatch:
     norms: Deferred | None = None  # of the gradients then, if no optimizer holds the parameters
     returned: bool = False  # by ``torch.autograd.grad``, and not added to ``.grad``
     already_stepped: bool = False  # another optimizer stepped on it before this one did
+    changed: bool = False  # the parameters, since the backward before it in the window
 
     def was_fresh(self) -> bool | None:
         """Whether the gradients were absent or zero when the backward began."""
@@ -145,6 +146,7 @@ class CountedMicroBatch:
         """The wire record, with the state of this optimizer's gradients when it began."""
         record = self.micro_batch.resolve()
         record.fresh, record.claimed = self.was_fresh(), self.already_stepped
+        record.parameters_changed = self.changed
         return record
 
     def deferred(self) -> Iterator[Deferred]:
@@ -208,15 +210,13 @@ class OpenStep:
             yield from counted.deferred()
         for event in self.events:
             yield from present(event.norm, event.sample)
-        for _, norms in self.norms:
-            yield norms
+        yield from (norms for _, norms in self.norms)
         if self.scaler is not None:
             yield from present(self.scaler.scale, self.scaler.tracker)
-        yield from present(self.sample_at_step, self.found_inf, self.grad_scale)
-        yield from present(self.sample_before_step)
+        yield from present(self.sample_at_step, self.sample_before_step, self.found_inf)
+        yield from present(self.grad_scale, self.untrained)
         yield from present(self.parameters_before, self.parameters_after)
         yield from () if self.models is None else self.models.deferred()
-        yield from present(self.untrained)
         yield from () if self.replica is None else [self.replica.sample]
         yield from () if self.layers is None else self.layers.deferred()
         yield from () if self.unheld is None else self.unheld.deferred()

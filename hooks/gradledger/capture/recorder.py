@@ -317,9 +317,8 @@ class Recorder:
 
     def _release(self, micro_batch: OpenMicroBatch) -> None:
         self._backwards.end(micro_batch)
-        for undo in micro_batch.undo:
-            undo()
-        micro_batch.undo.clear()
+        while micro_batch.undo:
+            micro_batch.undo.pop()()
 
     # ------------------------------------------------------------------ step: the window closes
 
@@ -376,6 +375,7 @@ class Recorder:
         step = self._stepping.pop(id(optimizer), None)
         if window.stepping:
             step = self._close_window(window)
+            step.fields["closure"] = True
             window.stepping = False
         if step is not None:
             if step.observed:

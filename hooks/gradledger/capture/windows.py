@@ -103,7 +103,7 @@ class OptimizerWindow:
         self.hidden_gradients = False  # gradients of the last backward are outside ``.grad``
         self.counted_number = 0  # of the micro-batch that was counted while it still ran
         self.largest = 0  # micro-batches of a window that was closed
-        self.versions: list[int] = []  # of the probed parameters when the window began
+        self.versions: list[int] = []  # of the probed parameters, when the last backward had ended
         self.initial: Deferred | None = None  # their values, of the first window
         self.partial = False  # the start of the window was not observed: no record of it
         self.by_hand = False  # no optimizer of PyTorch holds its parameters
@@ -203,9 +203,11 @@ class OptimizerWindow:
         """Count a micro-batch in the open window; ``runs``: its backward has not ended."""
         self.fed, self.starved = True, False
         if not self.micro_batches:
-            self._note_parameters()
+            self.initial = None if self.steps else copy_coordinates(self.probed_parameters)
+        before, self.versions = self.versions, list(map(_version, self.probed_parameters))
         if len(self.micro_batches) < MAX_OPEN_MICRO_BATCHES:
             counted = CountedMicroBatch(micro_batch, self.fresh, self.sample_before)
+            counted.changed = bool(self.micro_batches) and before != self.versions
             self.micro_batches.append(counted)
             scaled = micro_batch.scale is not None
             self.code.locate("scaled_backward" if scaled else "backward", self.steps, runs)
@@ -225,19 +227,14 @@ class OptimizerWindow:
         scaled = any(counted.micro_batch.scale is not None for counted in self.micro_batches)
         return clipped and zeroed and scaled and self.optimizer is not None
 
-    def _note_parameters(self) -> None:
-        """What shows at the end of the process whether the window's parameters were updated."""
-        probed = self.probed_parameters
-        self.versions = list(map(_version, probed))
-        self.initial = None if self.steps else copy_coordinates(probed)
-
     def is_left_open(self) -> bool:
         """Whether far more backwards than usual are in the window, and nothing updated it."""
         count = len(self.micro_batches)
         if count <= max(LEFT_OPEN, TIMES_USUAL * self.largest) or self.by_hand or self.partial:
             return False
         probed = self.probed_parameters
-        if not probed or list(map(_version, probed)) != self.versions:
+        updated = any(counted.changed for counted in self.micro_batches)
+        if not probed or updated or list(map(_version, probed)) != self.versions:
             return False
         now = None if self.initial is None else copy_coordinates(probed)
         before = [] if self.initial is None else self.initial.values()

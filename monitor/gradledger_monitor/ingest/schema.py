@@ -113,6 +113,7 @@ class MicroBatch(Struct, gc=False, kw_only=True, omit_defaults=True):
     backward_ms: Annotated[float, Meta(ge=0)] | None = None
     fresh: bool | None = None
     claimed: bool = False
+    parameters_changed: bool = False
     wrapper: Literal["sync", "no_sync", "bypassed"] | None = None
     relayed: bool = False
     rescaled: Number | None = None
@@ -260,6 +261,7 @@ class StepRecord(Struct, gc=False, kw_only=True, omit_defaults=True, tag="step")
     empty: bool = False
     trainable: Count | None = None
     skipped: bool = False
+    closure: bool = False
     left_open: LeftOpen | None = None
     half_precision: bool = False
     by_hand: bool = False

@@ -149,7 +149,14 @@ class StepFacts:
         if not zeroed:
             return zeroed
         again = {_data_of(m) for _, m in self.applied} - {None}
+        if self.record.closure:  # which an optimizer may evaluate several times, on the same data
+            again.add(None)
         return [m for m in zeroed if _data_of(m) not in again]
+
+    @property
+    def parameters_changed(self) -> bool:
+        """Whether gradients at different parameters are added up, as of SAM without zeroing."""
+        return any(m.parameters_changed for _, m in self.applied[1:])
 
     @property
     def moved_unknown(self) -> str | None:

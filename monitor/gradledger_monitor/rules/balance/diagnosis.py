@@ -76,6 +76,10 @@ ADDED_AGAIN = (
     "every backward has one loss more than the one before it: if these are the losses of earlier "
     "micro-batches, their gradients are added again; call backward on each loss once"
 )
+CHANGED = (
+    "the parameters changed between the backwards of the window, whose gradients add up: those may "
+    "be several losses of the same data, as in adversarial training"
+)
 NONLINEAR = "the loss is a non-linear function of whole micro-batches, and its weights differ"
 OWN_RATE = (
     "the loop updates its parameters itself, so that a constant factor is a part of its learning "
@@ -126,6 +130,8 @@ def diagnose(facts: StepFacts, past: Sequence[Closed]) -> list[Diagnosis]:
         first = _of_update_by_hand(facts, main, past)
         return [first, *[Diagnosis("coefficient", objective=o) for o in further]]
     first = _of_main(facts, main, past)
+    if facts.parameters_changed and first.pattern not in FAIR:
+        return [Diagnosis("unmeasured", CHANGED, main)]
     return [first, *[_of_further(facts, objective, first, past) for objective in further]]
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.numbers import number
+from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.definition import DEFAULTS
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_applicable, not_measured
 from gradledger_monitor.rules.state import declare
@@ -26,7 +27,8 @@ class GradsNotZeroed(Rule):
 
     The gradients are neither absent nor zero when the first backward of a window starts, and
     nothing clears them before the step; or the step applies gradients of a backward on which
-    another optimizer has already stepped.
+    another optimizer has already stepped; or a closure that an optimizer evaluates several times
+    in a step adds to the gradients of the evaluation before.
 
     **Why it matters**
 
@@ -78,20 +80,32 @@ class GradsNotZeroed(Rule):
         if first.fresh is None:
             return not_measured("the gradients before the window were not recorded")
         leaked = facts.leaked
+        if facts.record.closure and facts.parameters_changed:
+            return self._finding(facts, "Gradients are not zeroed in the closure", EVALUATIONS)
         if (first.fresh or skipped) and not leaked:
             return OK
+        if leaked:
+            summary = _leaked(len(leaked), len(leaked) + len(facts.applied))
+            return self._finding(facts, "Gradients of another loss leak into the step", summary)
+        return self._finding(facts, "Gradients are not zeroed between steps", NOT_ZEROED)
+
+    @staticmethod
+    def _finding(facts: StepFacts, title: str, summary: str) -> Outcome:
+        before = facts.leaked or facts.record.closure
         return finding(
             "error",
-            "Gradients of another loss leak into the step"
-            if leaked
-            else "Gradients are not zeroed between steps",
-            _leaked(len(leaked), len(leaked) + len(facts.applied)) if leaked else NOT_ZEROED,
-            FIX_BEFORE if leaked or facts.optimizer_name == "LBFGS" else FIX,
-            leaked_micro_batches=[index + 1 for index in leaked][:32],
+            title,
+            summary,
+            FIX_BEFORE if before else FIX,
+            leaked_micro_batches=[index + 1 for index in facts.leaked][:32],
             norm=number(facts.record.norm),
         )
 
 
+EVALUATIONS = (
+    "The optimizer evaluates its closure several times in a step, and changes the parameters in "
+    "between. The gradients of each evaluation are added to those of the ones before."
+)
 NOT_ZEROED = (
     "The window begins with gradients that are neither absent nor zero, so the step also applies "
     "gradients from before the last step."

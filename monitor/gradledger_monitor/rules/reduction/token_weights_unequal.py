@@ -309,8 +309,8 @@ def _contrast(entries: Iterable[Entry]) -> str:
 
 def _tokens(entry: Entry, entries: list[Entry], of_rank: bool = False) -> str:
     """The tokens of the micro-batch of an entry, which may be one of several parts."""
-    place = (entry.rank, entry.micro_batch)
-    parts = [e.tokens for e in entries if (e.rank, e.micro_batch) == place]
+    of = (entry.rank, entry.micro_batch)
+    parts = [e.tokens for e in entries if (e.rank, e.micro_batch) == of]
     count = counted(round(total(parts)), "token")
     return f"{count} on rank {entry.rank}" if of_rank else count
 
