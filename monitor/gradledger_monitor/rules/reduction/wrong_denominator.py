@@ -24,6 +24,13 @@ from gradledger_monitor.rules.rule import OK, Rule, Window, as_count, counted, f
 FIX = TOKEN_MEAN["plain"]
 
 
+SAME = 1e-3  # relative: a divisor that is the number of samples
+SAMPLES = (
+    " The divisor is the number of samples: if the loss is a sum for each of them on purpose, "
+    'declare contract="sequence".'
+)
+
+
 class WrongDenominator(Rule):
     """The loss is divided by something other than the number of tokens that count.
 
@@ -43,7 +50,8 @@ class WrongDenominator(Rule):
 
     **What to do**
 
-    Count the labels that are not ignored, over all micro-batches of this window and all ranks.
+    Count the labels that are not ignored, over all micro-batches of this window and all ranks. If
+    the divisor is the number of sequences on purpose, declare ``contract="sequence"``.
     For a causal language model, count them after the shift: the first token of each sequence is
     not a target.
 
@@ -71,13 +79,15 @@ class WrongDenominator(Rule):
         assert objective is not None
         positions = pattern == "padding"
         cause = _cause(pattern, divisor, objective, window.facts.tolerance)
+        samples = window.facts.samples
+        of_samples = bool(samples) and abs(divisor - (samples or 0)) <= SAME * divisor
         return finding(
             "warning",
             "The loss divisor counts ignored positions"
             if positions
             else "The loss divisor is not the token count",
             f"The balance is {significant(b)} instead of {significant(declared(window))}: "
-            f"{cause}.{_changes(window)} {factor_effect(window)}.",
+            f"{cause}.{_changes(window)} {factor_effect(window)}.{SAMPLES if of_samples else ''}",
             token_mean(window.facts, objective),
             balance=round(b, 6),
             tokens=as_count(n),

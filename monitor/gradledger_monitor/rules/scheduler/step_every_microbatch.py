@@ -58,8 +58,8 @@ class StepEveryMicrobatch(Rule):
         return finding(
             "warning",
             "The LR scheduler steps on every micro-batch",
-            f"scheduler.step() ran between all {k} micro-batches of one optimizer step, so the "
-            f"schedule advances about {k} times too fast.",
+            f"scheduler.step() ran between all {k} micro-batches of one optimizer step. A schedule "
+            f"that is planned in optimizer steps then advances {k} times too fast.",
             FIX,
             micro_batches=k,
             schedule_after=sorted(positions)[:32],
