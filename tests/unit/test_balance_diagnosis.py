@@ -1027,6 +1027,11 @@ def test_windows_of_different_k_show_a_division_whatever_the_constant_is() -> No
     assert {d.pattern for d in double} == {"double"}
 
 
+def test_windows_that_grow_may_all_be_divided_by_the_last_k() -> None:
+    growing = windows(*(times(1 / 6, 1.0, k) for k in (2, 2, 4, 4, 5, 5)))
+    assert "missing" not in {d.pattern for d in growing}
+
+
 def test_a_short_window_among_equal_ones_is_divided_by_their_k() -> None:
     steps = windows(*(times(0.7, 4.0, k) for k in (4, 4, 4, 2)))
     assert [d.pattern for d in steps[:3]] == ["coefficient"] * 3

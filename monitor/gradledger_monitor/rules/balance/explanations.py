@@ -27,6 +27,7 @@ from gradledger_monitor.rules.balance.evidence import (
     is_mean_by_weight,
     is_one_divided_cross_entropy,
     is_reduced_by_mean,
+    is_round,
     is_scaled_by_loop,
     is_sum,
     is_undivided_alone,
@@ -255,6 +256,13 @@ def _by_window_length(
                 return Diagnosis("coefficient", objective=objective)
             ratio = k / usual
             return Diagnosis("partial", "", objective, ratio, balance / ratio, evidence)
+        larger = round(1 / undivided)
+        if (
+            larger > usual
+            and not is_round(undivided)
+            and Near(undivided, facts.tolerance)(1 / larger)
+        ):
+            return None  # such as 1/6, where windows grow up to 6
         return Diagnosis("missing", "", objective, k, undivided, evidence)
     if squared is not None:
         return Diagnosis("double", "", objective, 1 / k, squared, evidence)
