@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any
 
@@ -303,3 +304,13 @@ def test_every_metric_is_computed_and_has_a_column() -> None:
 def test_every_rule_is_shown_by_metrics_that_exist(rule: str) -> None:
     assert metrics_of_rule(rule)
     assert set(metrics_of_rule(rule)) <= set(CHART_METRICS)
+
+
+def test_a_loss_that_is_multiplied_by_zero_is_no_part_of_the_account() -> None:
+    """Its elements are read where another loss on the same log-probabilities arrives, too."""
+    loss = term(10, 0.1, "sum")
+    off = term(10, 0.1, "none", kind="SumBackward0", elements=20, element_weight=0.0)
+    (objective,) = facts(record([[loss, off]])).objectives
+    assert objective.ledger.tokens == 10
+    (both,) = facts(record([[loss, dataclasses.replace(off, element_weight=0.1)]])).objectives[1:]
+    assert both.ledger.tokens == 10

@@ -491,6 +491,7 @@ def _tokens_and_weight(term: Term, part: int) -> tuple[float, float] | None:
         if part > 1 or each is None or not count:
             return None
         return 1.0, each * count if term.reduction == "mean" else each
-    if not term.tokens or term.weight is None:
-        return None
+    multiplied_by_zero = term.elements and number(term.element_weight) == 0
+    if not term.tokens or term.weight is None or multiplied_by_zero:
+        return None  # the weight at what it shares with another loss is that of the other
     return float(term.tokens), float(term.weight)
