@@ -76,7 +76,7 @@ def test_all_invalid_overrides_are_listed_and_no_valid_one() -> None:
 
 def test_the_terminal_lists_overrides() -> None:
     output = io.StringIO()
-    overrides = RuleOverrides(off=("clip.*",), thresholds={RULE: {"error": 0.9}})
+    overrides = RuleOverrides(off=("clip.always*",), thresholds={RULE: {"error": 0.9}})
     console(output).print(report("r", 2, 1, evaluate(overrides)))
     assert "1 rule switched off in the settings: clip.always_engaged" in output.getvalue()
     assert f"{RULE}: evaluated with error = 0.9 (default 0.05)" in output.getvalue()
