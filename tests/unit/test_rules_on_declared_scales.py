@@ -96,7 +96,7 @@ def test_a_sum_is_too_large_by_what_is_left_of_it_without_the_scale() -> None:
 
 
 def test_the_divisor_is_reported_without_the_scale() -> None:
-    windows = [[record(alike(divisor), n)] for n, divisor in enumerate((4 / 0.7, 4 / 0.5), 1)]
+    windows = [[record(alike(divisor), n)] for n, divisor in enumerate((4 / 0.8, 4 / 0.5), 1)]
     finding = finding_of("reduction.wrong_denominator", *windows)
     assert finding.evidence["divisor"] == pytest.approx(200 / 0.5)
     assert finding.evidence["tokens"] == 200

@@ -22,6 +22,10 @@ from gradledger_monitor.ingest.schema import MicroBatch, StepRecord
 from gradledger_monitor.model.batch_size import sum_if_complete, tokens_of
 from gradledger_monitor.model.numbers import number
 
+PEERS = (
+    "several groups of ranks each hold a whole model in parts, and no wrapper combines their "
+    "gradients: whether the loop does is not seen"
+)
 OTHER_DATA = (
     "ranks that hold parts of one model have different targets: parts of one sequence, which is "
     "right, or different data, which is not"
@@ -143,12 +147,26 @@ def members(records: RecordsByRank, group: Sequence[int]) -> RecordsByRank:
         if _differ_in_data(records, record.tensor_group):
             missing = record.missing | {"sync": OTHER_DATA}
             chosen[rank] = structs.replace(record, missing=missing)
+        elif len(group) == 1 and _has_peers(records, record):
+            missing = record.missing | {"sync": PEERS}
+            chosen[rank] = structs.replace(record, missing=missing)
     for rank, record in chosen.items():
         if len(record.pipeline) > 1:
             chosen[rank] = structs.replace(record, norm=_norm(records, record))
     if len(group) == 1 < len(records):
         return {rank: structs.replace(record, sync="none") for rank, record in chosen.items()}
     return chosen
+
+
+def _has_peers(records: RecordsByRank, record: StepRecord) -> bool:
+    """Whether other ranks hold the same parts of a model that no wrapper replicates."""
+    if len(record.tensor_group) < 2 or record.wrapper or record.pipeline:
+        return False
+    return any(
+        len(other.tensor_group) == len(record.tensor_group)
+        and not set(other.tensor_group) & set(record.tensor_group)
+        for other in records.values()
+    )
 
 
 def _differ_in_data(records: RecordsByRank, ranks: Ranks) -> bool:

@@ -13,6 +13,7 @@ from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.objectives import Objective, losses_together
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.token_ledger import total
+from gradledger_monitor.rules.balance.counts import NO_COUNT, divisors_are_counts
 from gradledger_monitor.rules.balance.evidence import (
     Near,
     coefficient_explains,
@@ -446,6 +447,8 @@ def _by_history(
     if varies and not is_mean_by_weight(facts, objective):
         if not has_unit:
             return _of_unknown_divisor(facts, objective, past)
+        if not divisors_are_counts(facts, objective, past):
+            return Diagnosis("unmeasured", NO_COUNT, objective)
         if objective.ledger.misallocation < NEARLY_EVEN:
             return Diagnosis("wandering", objective=objective)
     divisor = _divisor(balance)

@@ -213,7 +213,10 @@ class ReplicaDrift(Rule):
             return self._outside_ddp()
         if combined is None:
             self._in_groups = 0
-            return not_applicable("no DDP model")
+            self._averaging |= facts.record.averaging
+            equal = replicas.equal_again or self._averaging
+            apart = bool(replicas.drifted) and not (equal or facts.missing_ranks)
+            return not_measured(ALONE) if apart else not_applicable("no DDP model")
         self._in_groups = self._in_groups + 1 if combined.groups else 0
         if facts.step == 1 and combined.is_known:
             self._started_apart = differ_by(_values(facts, "parameters"), SAME)
@@ -274,6 +277,12 @@ class ReplicaDrift(Rule):
             f"different on each rank, or something else changes the parameters{_rates(facts)}.",
             FIX_BY_HAND,
         )
+
+
+ALONE = (
+    "the ranks combine no gradients, and parameters that were equal on all of them differ now: "
+    "whether each rank is meant to train its own model is not known"
+)
 
 
 def _synced_beside(facts: StepFacts) -> bool:
