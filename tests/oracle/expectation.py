@@ -217,6 +217,8 @@ def _by_framework(program: Program) -> int:
 def _true_besides(program: Program, truth: Truth) -> frozenset[str]:
     """What is true of the numbers, whatever else names their cause."""
     rules = set()
+    if (program.all_reduce, program.normalisation) == ("sum_only", "stale_count"):
+        rules.add(WORLD)  # each rank divides by its own count, if that of another window
     for name in {name for step in truth.true_steps for name in step.accounts}:
         accounts = [step.accounts[name] for step in truth.true_steps if name in step.accounts]
         balances = [account.balance for account in accounts]

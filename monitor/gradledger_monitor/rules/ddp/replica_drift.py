@@ -214,8 +214,9 @@ class ReplicaDrift(Rule):
         if combined is None:
             self._in_groups = 0
             self._averaging |= facts.record.averaging
-            equal = replicas.equal_again or self._averaging
-            apart = bool(replicas.drifted) and not (equal or facts.missing_ranks)
+            if self._averaging:
+                return ok("the ranks average their parameters from time to time")
+            apart = bool(replicas.drifted) and not (replicas.equal_again or facts.missing_ranks)
             return not_measured(ALONE) if apart else not_applicable("no DDP model")
         self._in_groups = self._in_groups + 1 if combined.groups else 0
         if facts.step == 1 and combined.is_known:
