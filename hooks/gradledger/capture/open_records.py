@@ -346,7 +346,7 @@ class OpenStep:
                 micro_batch.missing["rescaled"] = ASSIGNED
             return
         record.changed = bool(self.hooked) or factor == gradient_probe.CHANGED
-        if self.may_be_combined:
+        if self.may_be_combined and not isinstance(factor, float):  # else hooks combined them
             record.samples = gradient_probe.sent_samples(before.values(), after.values(), total)
 
     def _total_if_cleared(self) -> list[float]:
