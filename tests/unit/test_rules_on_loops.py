@@ -57,6 +57,9 @@ def test_a_loop_that_also_steps_after_one_micro_batch_accumulates_nothing_to_dis
     lost.micro_batches[1].fresh = True
     single = facts(record([term(10, 0.1)], 1))
     assert finding_of("loop.discarded_microbatches", single, facts(lost)) is None
+    several = [facts(record([term(10, 0.05)] * 2, number)) for number in range(2, 9)]
+    few = [single, *several, facts(dataclasses.replace(lost, step=9))]
+    assert finding_of("loop.discarded_microbatches", *few) is not None
     steps = [facts(lost), facts(record([term(10, 0.05)] * 2, 3))]
     assert finding_of("loop.discarded_microbatches", *steps) is not None
 

@@ -21,6 +21,11 @@ if (i + 1) % K == 0 or last:         # also step at the end of the epoch
     optimizer.zero_grad()"""
 
 
+# A loop that steps on every micro-batch may discard one now and then. One that accumulates has a
+# window of a single micro-batch where ``i % K == 0`` or an epoch begins.
+FEW_SINGLE = 8
+
+
 class DiscardedMicrobatches(Rule):
     """Accumulated gradients are discarded without a step.
 
@@ -41,29 +46,32 @@ class DiscardedMicrobatches(Rule):
     **When it is silent**
 
     The same data run again (SAM); the loss or the norm was not finite, so that a guard
-    discarded the gradients; some windows hold a single micro-batch, so the loop does not
-    accumulate; the backward belongs to another optimizer; backwards before the first step, which
-    may measure gradients.
+    discarded the gradients; more than one in eight windows hold a single micro-batch, so the loop
+    does not accumulate; the backward belongs to another optimizer; backwards before the first step,
+    which may measure gradients.
 
     **Incidents**
 
     ultralytics/ultralytics#11217, hpcaitech/ColossalAI#1030, timoschick/pet#36
     """
 
-    state = declare(_single=bool)
+    state = declare(_windows=int, _single=int)
 
     def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
         super().__init__(thresholds)
-        self._single = False  # some window held one micro-batch: the loop does not accumulate
+        self._windows = 0
+        self._single = 0  # of these, that held one micro-batch
 
     def evaluate(self, window: Window) -> Outcome:
         """Micro-batches that were zeroed inside the window."""
         facts = window.facts
         record = facts.record
-        self._single = self._single or len(record.micro_batches) == 1
+        self._windows += 1
+        self._single += len(record.micro_batches) == 1
         if not record.micro_batches:
             return not_measured(NO_BACKWARD)
-        if not facts.discarded or self._single or _has_nonfinite_norm(record):
+        accumulates = self._single * FEW_SINGLE <= self._windows
+        if not facts.discarded or not accumulates or _has_nonfinite_norm(record):
             return OK
         if facts.moved_unknown is not None:
             return not_measured(facts.moved_unknown)
