@@ -18,6 +18,7 @@ RULES = {
     "accelerate_mean_of_means": UNEQUAL,
     "accelerate_not_divided": NOT_DIVIDED,
     "accelerate_divided_twice": DIVIDED_TWICE,
+    "accelerate_divided_in_the_call": DIVIDED_TWICE,
     "lightning_mean_of_means": UNEQUAL,
     "lightning_divided_twice": DIVIDED_TWICE,
     "lightning_manual_not_divided": NOT_DIVIDED,

@@ -21,7 +21,7 @@ for index, (ids, labels) in enumerate(loader):
     tokens = sum(valid(labels) for _, labels in windows[index // K])
     with accelerator.accumulate(model):
         loss = F.cross_entropy(model(ids).flatten(0, 1), labels.flatten(), reduction="sum") / tokens
-        # fix: for each micro-batch
+        # fix: if it is divided before, by what it counts in the window
         accelerator.backward(loss)
         # end
         optimizer.step()

@@ -118,8 +118,9 @@ loss.backward()                            # not (loss / K).backward(): it is di
 # where the schedule is created, for a loss that is divided already:
 schedule = Schedule1F1B(stage, K, loss_fn=loss_fn, scale_grads=False)""",
     "accelerate": """\
-# for each micro-batch:
-# backward divides by the accumulation steps; the loss is divided already
+# backward divides by the accumulation steps. If the loss is divided in the call, by K:
+accelerator.backward(loss)                 # not accelerator.backward(loss / K)
+# if it is divided before, by what it counts in the window:
 accelerator.backward(loss * accelerator.gradient_accumulation_steps)""",
     "lightning": """\
 # in automatic optimization:
