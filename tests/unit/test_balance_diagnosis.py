@@ -14,6 +14,7 @@ from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.balance.counts import NO_COUNT
 from gradledger_monitor.rules.balance.diagnosis import (
     ADDED_AGAIN,
+    CHANGED,
     MASKED,
     NO_ELEMENTS,
     OWN_LOSSES,
@@ -1072,3 +1073,12 @@ def test_random_shares_of_two_labels_on_one_head_are_one_loss() -> None:
     diagnosis = first(step)
     assert (diagnosis.pattern, diagnosis.ratio) == ("missing", 4)
     assert "reduction.token_weights_unequal" not in accused(judged([step]))
+
+
+def test_two_backwards_of_each_batch_are_not_evidence_of_a_missing_division() -> None:
+    """As of adversarial training. Labels that are equal by chance are in no such order."""
+    step = record([term(n, 2 / 200) for n in EVEN])
+    for prints, pattern in (((1.0, 1.0, 2.0, 2.0), CHANGED), ((1.0, 2.0, 2.0, 1.0), "")):
+        for batch, print_ in zip(step.micro_batches, prints, strict=True):
+            batch.fingerprint = print_
+        assert first(facts(step), before(2.0, 2.0)).reason == pattern

@@ -155,8 +155,10 @@ class StepFacts:
 
     @property
     def parameters_changed(self) -> bool:
-        """Whether gradients at different parameters are added up, as of SAM without zeroing."""
-        return any(m.parameters_changed for _, m in self.applied[1:])
+        """Whether gradients at different parameters add up, or two of each batch, as these may."""
+        data = [_data_of(m) for _, m in self.applied]
+        twice = data[::2] == data[1::2] and None not in data and len(set(data)) > 1
+        return twice or any(m.parameters_changed for _, m in self.applied[1:])
 
     @property
     def moved_unknown(self) -> str | None:
@@ -445,8 +447,7 @@ def _applied(record: StepRecord) -> loss_names.IndexedMicroBatches:
 def _leaked(applied: loss_names.IndexedMicroBatches) -> list[int]:
     """The indices of micro-batches of a loss on which another optimizer has already stepped.
 
-    None if all micro-batches have the same losses: then two optimizers step at different intervals
-    on one loss. None either if another optimizer steps on all of them, before this one.
+    None if all have the same losses, or if it has stepped on all: two optimizers then share a loss.
     """
     claimed = [index for index, m in applied if m.claimed]
     losses = {tuple((t.kind, t.head, t.reduction) for t in m.terms) for _, m in applied}

@@ -77,8 +77,8 @@ ADDED_AGAIN = (
     "micro-batches, their gradients are added again; call backward on each loss once"
 )
 CHANGED = (
-    "the parameters changed between the backwards of the window, whose gradients add up: those may "
-    "be several losses of the same data, as in adversarial training"
+    "the parameters changed between the backwards of the window, or each batch has two of them: "
+    "their gradients may be added up on purpose, as in adversarial training"
 )
 NONLINEAR = "the loss is a non-linear function of whole micro-batches, and its weights differ"
 OWN_RATE = (
