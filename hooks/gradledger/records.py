@@ -122,7 +122,7 @@ class MicroBatch:
     backward_ms: float | None = None
     fresh: bool | None = None  # the gradients were absent or zero before it
     claimed: bool = False  # another optimizer has already stepped on this backward
-    parameters_changed: bool = False  # since the backward before it in the window
+    parameters_changed: bool = False  # most of them, since the backward before it in the window
     wrapper: Literal["sync", "no_sync", "bypassed"] | None = None  # synchronisation mode
     relayed: bool = False  # it started from gradients that were passed in, and reached no loss
     rescaled: float | None = None  # the factor on the gradients between the last backward and it

@@ -134,7 +134,7 @@ class CountedMicroBatch:
     norms: Deferred | None = None  # of the gradients then, if no optimizer holds the parameters
     returned: bool = False  # by ``torch.autograd.grad``, and not added to ``.grad``
     already_stepped: bool = False  # another optimizer stepped on it before this one did
-    changed: bool = False  # the parameters, since the backward before it in the window
+    changed: bool = False  # most parameters, since the backward before it in the window
 
     def was_fresh(self) -> bool | None:
         """Whether the gradients were absent or zero when the backward began."""

@@ -207,7 +207,9 @@ class OptimizerWindow:
         before, self.versions = self.versions, list(map(_version, self.probed_parameters))
         if len(self.micro_batches) < MAX_OPEN_MICRO_BATCHES:
             counted = CountedMicroBatch(micro_batch, self.fresh, self.sample_before)
-            counted.changed = bool(self.micro_batches) and before != self.versions
+            moved = sum(a != b for a, b in zip(before, self.versions, strict=False))
+            # ``nn.Embedding(max_norm=...)`` changes one in its forward
+            counted.changed = bool(self.micro_batches) and 2 * moved > len(self.versions)
             self.micro_batches.append(counted)
             scaled = micro_batch.scale is not None
             self.code.locate("scaled_backward" if scaled else "backward", self.steps, runs)

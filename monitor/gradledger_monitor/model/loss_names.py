@@ -64,6 +64,16 @@ def may_be_separate(applied: IndexedMicroBatches, tasks: Collection[int]) -> boo
     return not all(kind.startswith("NllLoss") for kind in kinds)
 
 
+def leaked(applied: IndexedMicroBatches) -> list[int]:
+    """The indices of micro-batches of a loss on which another optimizer has already stepped.
+
+    None if all have the same losses, or if it has stepped on all: two optimizers then share a loss.
+    """
+    claimed = [index for index, m in applied if m.claimed]
+    losses = {tuple((t.kind, t.head, t.reduction) for t in m.terms) for _, m in applied}
+    return claimed if len(claimed) < len(applied) and len(losses) > 1 else []
+
+
 def has_constant_targets(micro_batch: MicroBatch) -> bool:
     """Whether all targets are equal, of a term with more than one: a single target always is."""
     if not micro_batch.constant_target or micro_batch.consecutive_target:

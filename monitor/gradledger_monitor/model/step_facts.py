@@ -102,7 +102,7 @@ class StepFacts:
         self.tolerance = _tolerance(records.values())  # relative; smaller errors are rounding
         # micro-batches whose gradients the step applied, with their indices
         present = {rank: _applied(record) for rank, record in records.items()}
-        leaked = {rank: _leaked(applied) for rank, applied in present.items()}
+        leaked = {rank: loss_names.leaked(applied) for rank, applied in present.items()}
         # without those of another optimizer's loss, which are in the gradients by mistake
         self.applied_by_rank = {
             rank: [pair for pair in applied if pair[0] not in leaked[rank]]
@@ -155,10 +155,14 @@ class StepFacts:
 
     @property
     def parameters_changed(self) -> bool:
-        """Whether gradients at different parameters add up, or two of each batch, as these may."""
+        """Whether gradients at different parameters are added up, as of SAM without zeroing."""
+        return any(m.parameters_changed for _, m in self.applied[1:])
+
+    @property
+    def two_of_each_batch(self) -> bool:
+        """Whether each batch has two backwards in a row, as in adversarial training."""
         data = [_data_of(m) for _, m in self.applied]
-        twice = data[::2] == data[1::2] and None not in data and len(set(data)) > 1
-        return twice or any(m.parameters_changed for _, m in self.applied[1:])
+        return data[::2] == data[1::2] and None not in data and len(set(data)) > 1
 
     @property
     def moved_unknown(self) -> str | None:
@@ -442,16 +446,6 @@ def _applied(record: StepRecord) -> loss_names.IndexedMicroBatches:
         if micro_batch.fresh:
             begin = index
     return list(enumerate(record.micro_batches))[begin:]
-
-
-def _leaked(applied: loss_names.IndexedMicroBatches) -> list[int]:
-    """The indices of micro-batches of a loss on which another optimizer has already stepped.
-
-    None if all have the same losses, or if it has stepped on all: two optimizers then share a loss.
-    """
-    claimed = [index for index, m in applied if m.claimed]
-    losses = {tuple((t.kind, t.head, t.reduction) for t in m.terms) for _, m in applied}
-    return claimed if len(claimed) < len(applied) and len(losses) > 1 else []
 
 
 def _by_op(events: list[Event]) -> CallsByOp:

@@ -130,7 +130,8 @@ def diagnose(facts: StepFacts, past: Sequence[Closed]) -> list[Diagnosis]:
         first = _of_update_by_hand(facts, main, past)
         return [first, *[Diagnosis("coefficient", objective=o) for o in further]]
     first = _of_main(facts, main, past)
-    if facts.parameters_changed and first.pattern not in FAIR:
+    of_several_losses = facts.parameters_changed or facts.two_of_each_batch
+    if of_several_losses and first.pattern not in FAIR:
         return [Diagnosis("unmeasured", CHANGED, main)]
     return [first, *[_of_further(facts, objective, first, past) for objective in further]]
 

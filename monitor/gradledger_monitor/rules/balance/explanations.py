@@ -257,7 +257,7 @@ def _by_window_length(
                 return Diagnosis("coefficient", objective=objective)
             ratio = k / usual
             return Diagnosis("partial", "", objective, ratio, balance / ratio, evidence)
-        larger = round(1 / undivided)
+        larger = round(1 / max(undivided, 1e-6))
         if (
             larger > usual
             and not is_round(undivided)
