@@ -331,7 +331,7 @@ def _execute(program: str, *arguments: str) -> None:
         return
     sys.path[0] = os.path.dirname(os.path.abspath(program))
     sys.argv = [program, *arguments]
-    code = compile(Path(program).read_text(), program, "exec")
+    code = compile(Path(program).read_text(), program, "exec", dont_inherit=True)
     namespace = vars(sys.modules["__main__"])
     namespace.clear()
     namespace.update(

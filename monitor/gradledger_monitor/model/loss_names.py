@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import itertools
+from collections.abc import Collection, Sequence
 
 from gradledger_monitor.ingest.schema import MicroBatch, Term
 from gradledger_monitor.model.numbers import number
@@ -72,6 +73,27 @@ def leaked(applied: IndexedMicroBatches) -> list[int]:
     claimed = [index for index, m in applied if m.claimed]
     losses = {tuple((t.kind, t.head, t.reduction) for t in m.terms) for _, m in applied}
     return claimed if len(claimed) < len(applied) and len(losses) > 1 else []
+
+
+def adds_again(batches: Sequence[MicroBatch]) -> bool:
+    """Whether each backward after the first has all losses of the one before, and further ones.
+
+    The further ones are of the kinds of the first: other losses may be added to one on purpose.
+    """
+    pairs = list(itertools.pairwise(batches))
+    return bool(pairs) and all(
+        _goes_on(before, after) and _kinds_added(after) == _kinds_added(batches[0])
+        for before, after in pairs
+    )
+
+
+def _goes_on(before: MicroBatch, after: MicroBatch) -> bool:
+    again = sum(term.again for term in after.terms)
+    return 0 < len(before.terms) == again < len(after.terms) and not after.fresh
+
+
+def _kinds_added(micro_batch: MicroBatch) -> set[str]:
+    return {term.kind for term in micro_batch.terms if not term.again}
 
 
 def has_constant_targets(micro_batch: MicroBatch) -> bool:

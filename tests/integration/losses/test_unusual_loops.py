@@ -330,6 +330,30 @@ def test_the_fix_is_what_the_right_loop_does_where_zeroing_after_the_step_is_too
         assert "optimizer.zero_grad(" in finding.fix and "step()\n" not in finding.fix
 
 
+def test_a_closure_that_adds_to_the_evaluation_before_is_named() -> None:
+    """The loop zeroes before the step, so that each window begins without gradients."""
+
+    def zeroed_outside(model: nn.Module, data: list[Batches]) -> None:
+        optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=4)
+        for window in data:
+            optimizer.zero_grad()
+
+            def closure(batch: tuple[Tensor, Tensor] = window[0]) -> Tensor:
+                loss = cross_entropy(model, batch)
+                loss.backward()
+                return loss
+
+            optimizer.step(closure)
+
+    recorded = run_twice(zeroed_outside)
+    step = recorded.records()[1]
+    assert step.closure
+    changed = [m.parameters_changed for m in step.micro_batches]
+    assert len(changed) > 1 and changed == [False] + [True] * (len(changed) - 1)
+    (finding,) = recorded.evaluation(optimizers=["LBFGS"]).findings
+    assert finding.title == "Gradients are not zeroed in the closure"
+
+
 def test_the_normalised_gradient_has_the_true_balance() -> None:
     """torchtune: every token weighs 1, then all are divided by their number and clipped."""
     recorded = run_twice(torchtune)

@@ -58,6 +58,7 @@ CHECKS = {
     "scale_collapses": Check(scaling.tell_path, scaling.fault_of_collapse),
     "schedule": Check(scaling.tell_path, scaling.fault_of_schedule),
     "replicas": Check(ranks.tell_replicas, ranks.fault_of_replicas),
+    "norms": Check(ranks.tell_norms, ranks.fault_of_norms),
     "averaging": Check(ranks.tell_parameters, ranks.fault_of_averaging),
     "average": Check(ranks.tell_exchanged, ranks.fault_of_average),
     "all_reduces": Check(ranks.tell_all_reduces, ranks.fault_of_all_reduces),

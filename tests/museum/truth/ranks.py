@@ -30,6 +30,17 @@ def fault_of_replicas(ranks: list[dict[str, Any]]) -> float:
     return max(*apart, max(counts) - min(counts))
 
 
+def tell_norms(label: Label, names: dict[str, Any], steps: list[Step]) -> dict[str, Any]:
+    """``norms``, with which the program clipped."""
+    return {"norms": names["norms"]}
+
+
+def fault_of_norms(ranks: list[dict[str, Any]]) -> float:
+    """The largest relative difference between the ranks: one gradient has one norm."""
+    steps = zip(*(rank["norms"] for rank in ranks), strict=True)
+    return max((max(norms) - min(norms)) / max(norms) for norms in steps)
+
+
 def tell_parameters(label: Label, names: dict[str, Any], steps: list[Step]) -> dict[str, Any]:
     """What each step of the first optimizer started from."""
     own = [step for step in steps if step.optimizer is steps[0].optimizer]

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
-
-from gradledger_monitor.ingest.schema import MicroBatch, StepRecord
 from gradledger_monitor.model.findings import Outcome
+from gradledger_monitor.model.loss_names import adds_again
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding
 
 FIX = """\
@@ -48,12 +46,11 @@ class LossesAddedAgain(Rule):
     """
 
     points_at = ("backward", "loss")
-    inhibits = ("reduction.*", "ddp.missing_no_sync")
 
     def evaluate(self, window: Window) -> Outcome:
         """Every backward after the first contains all losses of the one before, and more."""
         record = window.facts.record
-        if not adds_again(record):
+        if not adds_again(record.micro_batches):
             return OK
         batches = len(record.micro_batches)
         losses = len(record.micro_batches[-1].terms)
@@ -67,25 +64,3 @@ class LossesAddedAgain(Rule):
             micro_batches=batches,
             losses_of_the_last_backward=losses,
         )
-
-
-def adds_again(record: StepRecord) -> bool:
-    """Whether each backward after the first has all losses of the one before, and further ones.
-
-    The further ones are of the kinds of the first: other losses may be added to one on purpose.
-    """
-    batches = record.micro_batches
-    pairs = list(itertools.pairwise(batches))
-    return bool(pairs) and all(
-        _goes_on(before, after) and _kinds_added(after) == _kinds_added(batches[0])
-        for before, after in pairs
-    )
-
-
-def _goes_on(before: MicroBatch, after: MicroBatch) -> bool:
-    again = sum(term.again for term in after.terms)
-    return 0 < len(before.terms) == again < len(after.terms) and not after.fresh
-
-
-def _kinds_added(micro_batch: MicroBatch) -> set[str]:
-    return {term.kind for term in micro_batch.terms if not term.again}

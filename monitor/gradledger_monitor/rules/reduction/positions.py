@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
 from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.model.token_ledger import Entry
 from gradledger_monitor.rules.state import declare
@@ -15,10 +18,10 @@ class Positions:
     be intended if they follow from the data, such as a loss divided by its detached value.
     """
 
-    state = declare(_last=dict[str, list[float]])
+    state: ClassVar[Mapping[str, Any]] = declare(last=dict[str, list[float]])
 
     def __init__(self) -> None:
-        self._last: dict[str, list[float]] = {}  # by objective: the weights in order
+        self.last: dict[str, list[float]] = {}  # by objective: the weights in order
 
     def may_be_of_data(self, objective: Objective, tolerance: float) -> bool:
         """Whether counts are equal, and the weights differ from those in the window before."""
@@ -26,8 +29,8 @@ class Positions:
         if len({entry.tokens for entry in entries}) != 1:
             return False
         weights = [entry.relative for entry in sorted(entries, key=_position)]
-        before = self._last.get(objective.name, [])
-        self._last[objective.name] = weights
+        before = self.last.get(objective.name, [])
+        self.last[objective.name] = weights
         return len(before) != len(weights) or any(
             abs(a - b) > tolerance * max(a, b) for a, b in zip(before, weights, strict=True)
         )

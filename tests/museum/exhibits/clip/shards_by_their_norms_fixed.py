@@ -16,6 +16,7 @@ with two_ranks() as rank:
     )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     windows = text(6, seed=1 + rank)
+    norms = []
 
     for window in windows:
         tokens = summed(sum(valid(labels) for _, labels in window))
@@ -24,6 +25,6 @@ with two_ranks() as rank:
             with contextlib.nullcontext() if last else model.no_sync():
                 loss = token_loss(model(ids), labels, "sum") / tokens * 2
                 loss.backward()
-        model.clip_grad_norm_(0.1)
+        norms.append(float(model.clip_grad_norm_(0.1)))
         optimizer.step()
         optimizer.zero_grad()
