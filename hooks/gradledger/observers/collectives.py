@@ -24,8 +24,9 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -50,6 +51,7 @@ APART = "DDP averages some parameters over other ranks than the rest, or not at 
 
 FrozenByWrapper = weakref.WeakKeyDictionary[Any, list[Any]]
 
+TURN = 0.02  # seconds; a thread that waits for the GIL requests it every 5 ms
 FSDP1 = "torch.distributed.fsdp.fully_sharded_data_parallel"
 
 
@@ -74,6 +76,7 @@ class Collectives(Observer):
         self._thread = _ThreadCounts()
         self._has_wrapper = False  # whether the script has used a data-parallel wrapper
         self._ddp: weakref.WeakSet[Any] = weakref.WeakSet()  # a script may train several
+        self._ends: list[weakref.ref[Any]] = []  # that call ``_leave_a_turn``
         # Parameters that required no gradients when DDP was created: it never synchronises them.
         self._frozen_when_wrapped: FrozenByWrapper = weakref.WeakKeyDictionary()
         self._thawed = 0  # of these, how many require gradients by now
@@ -150,6 +153,7 @@ class Collectives(Observer):
     def _add_ddp(self, module: Any) -> None:
         if module not in self._ddp:
             self._ddp.add(module)
+            self._ends.append(weakref.ref(module, _leave_a_turn))
             self._has_wrapper = True
             self._constant_fields.clear()
 
@@ -363,6 +367,16 @@ def _groups_by_parameter(
             else:
                 groups[id(parameter)] = ranks
     return groups
+
+
+def _leave_a_turn(_: Any, sleep: Callable[[float], None] = time.sleep) -> None:
+    """Release the GIL before a DDP model is freed, so that workers of gloo can end.
+
+    With the model, PyTorch may destroy a process group while it holds the GIL, and join a worker
+    that needs the GIL to free tensors of the last collective. Other threads of Python, such as
+    those of the hooks, make it more likely that the worker still waits.
+    """
+    sleep(TURN)
 
 
 def _combines_outside(step: OpenStep) -> bool:

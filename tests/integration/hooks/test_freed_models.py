@@ -1,0 +1,35 @@
+"""What the hooks do when a model is freed."""
+
+from __future__ import annotations
+
+import weakref
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from gradledger.observers import collectives
+from helpers.training import recording
+
+
+def test_before_a_ddp_model_is_freed_threads_of_gloo_get_a_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They may need the GIL to end, and PyTorch joins them while it holds it."""
+    turns: list[weakref.ref[nn.Module]] = []
+    monkeypatch.setattr(collectives, "_leave_a_turn", turns.append)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1
+    )
+    try:
+        with recording():
+            model = DistributedDataParallel(nn.Linear(2, 2))
+            model(torch.ones(1, 2)).sum().backward()
+            assert not turns
+            del model
+            assert len(turns) == 1
+    finally:
+        dist.destroy_process_group()
