@@ -182,12 +182,16 @@ class UpdatesByHand:
                 pairs = list(_copies_of(window.parameters(), list(leaves_of(roots))))
                 if pairs:
                     self._copies.append(_Copies(window, pairs))
-        for copies in self._copies:
+        for copies in self._copies_of_this_thread():
             copies.begin_backward()
+
+    def _copies_of_this_thread(self) -> list[_Copies]:
+        readable = self._starved() if self._copies else []
+        return [copies for copies in self._copies if copies.window in readable]
 
     def end_backward(self, micro_batch: OpenMicroBatch, reached: Sequence[OptimizerWindow]) -> None:
         """Keep the state of the parameters that the backward reached."""
-        for copies in self._copies:
+        for copies in self._copies_of_this_thread():
             copies.end_backward(micro_batch)
         for group in self._groups:
             if group.window in reached:
@@ -239,8 +243,7 @@ class UpdatesByHand:
     def _assign(self, leaves: Sequence[Any]) -> None:
         """Each leaf belongs to one group: to that which holds it, or holds one like it.
 
-        The groups of other threads are left alone: another thread may train a model of the same
-        shapes, and to read a gradient that it writes to can end the process.
+        Those of other threads are left alone: to read what one writes can end the process.
         """
         held = {id(p) for group in self._groups for p in group.optimizer.parameters}
         new = [leaf for leaf in leaves if id(leaf) not in held and _is_readable(leaf)]
@@ -371,13 +374,9 @@ def _copies_of(masters: Sequence[Any], leaves: Sequence[Any]) -> Iterator[tuple[
 
 def _are_equal(master: Any, leaf: Any) -> bool:
     """Whether the sampled values are equal, as rounded to the dtype of the leaf."""
-    values = _numbers(gradient_probe.copy_coordinates([master]))
-    copies = _numbers(gradient_probe.copy_coordinates([leaf]))
-    rounding = 2 * _precision(local_part(leaf))
-    return any(values) and all(
-        abs(value - copy) <= rounding * abs(value)
-        for value, copy in zip(values, copies, strict=True)
-    )
+    values, copies = (_numbers(gradient_probe.copy_coordinates([t])) for t in (master, leaf))
+    rounding, pairs = 2 * _precision(local_part(leaf)), zip(values, copies, strict=True)
+    return any(values) and all(abs(a - b) <= rounding * abs(a) for a, b in pairs)
 
 
 def _update(window: OptimizerWindow, before: _State, now: _State) -> OpenUpdate:

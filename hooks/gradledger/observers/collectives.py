@@ -26,7 +26,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -76,7 +76,6 @@ class Collectives(Observer):
         self._thread = _ThreadCounts()
         self._has_wrapper = False  # whether the script has used a data-parallel wrapper
         self._ddp: weakref.WeakSet[Any] = weakref.WeakSet()  # a script may train several
-        self._ends: list[weakref.ref[Any]] = []  # that call ``_leave_a_turn``
         # Parameters that required no gradients when DDP was created: it never synchronises them.
         self._frozen_when_wrapped: FrozenByWrapper = weakref.WeakKeyDictionary()
         self._thawed = 0  # of these, how many require gradients by now
@@ -153,7 +152,7 @@ class Collectives(Observer):
     def _add_ddp(self, module: Any) -> None:
         if module not in self._ddp:
             self._ddp.add(module)
-            self._ends.append(weakref.ref(module, _leave_a_turn))
+            weakref.finalize(module, _leave_a_turn).atexit = False
             self._has_wrapper = True
             self._constant_fields.clear()
 
@@ -369,14 +368,14 @@ def _groups_by_parameter(
     return groups
 
 
-def _leave_a_turn(_: Any, sleep: Callable[[float], None] = time.sleep) -> None:
+def _leave_a_turn() -> None:
     """Release the GIL before a DDP model is freed, so that workers of gloo can end.
 
     With the model, PyTorch may destroy a process group while it holds the GIL, and join a worker
     that needs the GIL to free tensors of the last collective. Other threads of Python, such as
     those of the hooks, make it more likely that the worker still waits.
     """
-    sleep(TURN)
+    time.sleep(TURN)
 
 
 def _combines_outside(step: OpenStep) -> bool:

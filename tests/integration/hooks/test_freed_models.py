@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import weakref
+import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -19,8 +20,8 @@ def test_before_a_ddp_model_is_freed_threads_of_gloo_get_a_turn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They may need the GIL to end, and PyTorch joins them while it holds it."""
-    turns: list[weakref.ref[nn.Module]] = []
-    monkeypatch.setattr(collectives, "_leave_a_turn", turns.append)
+    turns: list[bool] = []
+    monkeypatch.setattr(collectives, "_leave_a_turn", lambda: turns.append(True))
     dist.init_process_group(
         "gloo", init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1
     )
@@ -33,3 +34,23 @@ def test_before_a_ddp_model_is_freed_threads_of_gloo_get_a_turn(
             assert len(turns) == 1
     finally:
         dist.destroy_process_group()
+
+
+def test_in_a_turn_another_thread_gets_the_gil() -> None:
+    begin, ran, interval = threading.Event(), list[bool](), sys.getswitchinterval()
+
+    def worker() -> None:
+        begin.wait()
+        ran.append(True)
+
+    thread = threading.Thread(target=worker)
+    thread.start()
+    sys.setswitchinterval(60)  # so that nothing else makes this thread release it
+    try:
+        begin.set()
+        before = list(ran)
+        collectives._leave_a_turn()
+        assert (before, ran) == ([], [True])
+    finally:
+        sys.setswitchinterval(interval)
+        thread.join()

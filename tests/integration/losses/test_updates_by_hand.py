@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gradledger.capture.recorder import Recorder
+from gradledger.capture.updates_by_hand import _Copies
 from helpers.training import (
     Batch,
     Batches,
@@ -539,6 +540,42 @@ def test_models_of_the_same_shapes_on_two_threads_are_two_groups() -> None:
         assert len({group.window.thread for group in groups}) == len(groups) == 2
     finally:
         recorder.uninstall()
+
+
+def test_master_weights_of_another_thread_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same holds for the gradients that a loop copies to them."""
+    readers: list[tuple[int | None, int]] = []
+    begin, barrier = _Copies.begin_backward, threading.Barrier(2)
+
+    def noting(copies: _Copies) -> None:
+        readers.append((copies.window.thread, threading.get_ident()))
+        begin(copies)
+
+    monkeypatch.setattr(_Copies, "begin_backward", noting)
+
+    def run(net: nn.Module) -> None:
+        parameters = list(net.parameters())
+        masters = [p.detach().clone().requires_grad_() for p in parameters]
+        optimizer = torch.optim.SGD(masters, lr=RATE)
+        for window in DATA:
+            for batch in window:
+                barrier.wait()
+                right(net, batch, window).backward()
+            for master, parameter in zip(masters, parameters, strict=True):
+                master.grad, parameter.grad = parameter.grad, None
+            optimizer.step()
+            with torch.no_grad():
+                for master, parameter in zip(masters, parameters, strict=True):
+                    parameter.copy_(master)
+
+    with recorded_to_the_end():
+        threads = [threading.Thread(target=run, args=(tiny_model(seed),)) for seed in (1, 2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert len({reader for _, reader in readers}) == 2
+    assert all(owner == reader for owner, reader in readers)
 
 
 def test_the_hooks_keep_no_parameter_alive() -> None:
