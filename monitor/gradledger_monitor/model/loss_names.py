@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 
 from gradledger_monitor.ingest.schema import MicroBatch, Term
 from gradledger_monitor.model.numbers import number
@@ -63,37 +62,6 @@ def may_be_separate(applied: IndexedMicroBatches, tasks: Collection[int]) -> boo
         return False
     kinds = {t.kind for _, m in applied for t in m.terms if not t.kind.startswith(REDUCTIONS)}
     return not all(kind.startswith("NllLoss") for kind in kinds)
-
-
-def leaked(applied: IndexedMicroBatches) -> list[int]:
-    """The indices of micro-batches of a loss on which another optimizer has already stepped.
-
-    None if all have the same losses, or if it has stepped on all: two optimizers then share a loss.
-    """
-    claimed = [index for index, m in applied if m.claimed]
-    losses = {tuple((t.kind, t.head, t.reduction) for t in m.terms) for _, m in applied}
-    return claimed if len(claimed) < len(applied) and len(losses) > 1 else []
-
-
-def adds_again(batches: Sequence[MicroBatch]) -> bool:
-    """Whether each backward after the first has all losses of the one before, and further ones.
-
-    The further ones are of the kinds of the first: other losses may be added to one on purpose.
-    """
-    pairs = list(itertools.pairwise(batches))
-    return bool(pairs) and all(
-        _goes_on(before, after) and _kinds_added(after) == _kinds_added(batches[0])
-        for before, after in pairs
-    )
-
-
-def _goes_on(before: MicroBatch, after: MicroBatch) -> bool:
-    again = sum(term.again for term in after.terms)
-    return 0 < len(before.terms) == again < len(after.terms) and not after.fresh
-
-
-def _kinds_added(micro_batch: MicroBatch) -> set[str]:
-    return {term.kind for term in micro_batch.terms if not term.again}
 
 
 def has_constant_targets(micro_batch: MicroBatch) -> bool:

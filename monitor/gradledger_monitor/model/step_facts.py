@@ -38,6 +38,7 @@ from gradledger_monitor.model.objectives import (
 from gradledger_monitor.model.ranks import manual_all_reduce
 from gradledger_monitor.model.ranks.manual_all_reduce import ManualAllReduce
 from gradledger_monitor.model.ranks.topology import data_group, members, rescaled_later
+from gradledger_monitor.model.repeated_losses import adds_again, leaked_losses
 from gradledger_monitor.model.token_ledger import Ledger, total
 from gradledger_monitor.model.unmeasured import NO_BACKWARD, why_unmeasured
 
@@ -102,7 +103,7 @@ class StepFacts:
         self.tolerance = _tolerance(records.values())  # relative; smaller errors are rounding
         # micro-batches whose gradients the step applied, with their indices
         present = {rank: _applied(record) for rank, record in records.items()}
-        leaked = {rank: loss_names.leaked(applied) for rank, applied in present.items()}
+        leaked = {rank: leaked_losses(applied) for rank, applied in present.items()}
         # without those of another optimizer's loss, which are in the gradients by mistake
         self.applied_by_rank = {
             rank: [pair for pair in applied if pair[0] not in leaked[rank]]
@@ -111,6 +112,7 @@ class StepFacts:
         # of the lowest rank
         self.lowest_rank = lowest_rank = next(iter(records))
         self.leaked = leaked[lowest_rank]  # indices of these
+        self.adds_losses_again = adds_again(self.records[lowest_rank].micro_batches)
         self.record = record = records[lowest_rank]
         self.time = record.time  # when it closed the window, seconds since the epoch
         self.applied = applied = self.applied_by_rank[lowest_rank]

@@ -1,4 +1,4 @@
-"""The outputs of three stages have a loss each, with a backward of its own through one graph."""
+"""The outputs of three stages have a loss each, with its backward through one graph."""
 
 import torch
 from torch import nn

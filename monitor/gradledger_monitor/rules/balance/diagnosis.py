@@ -29,7 +29,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gradledger_monitor.model.loss_names import adds_again
 from gradledger_monitor.model.objectives import Objective, weighs_elements
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.balance.evidence import (
@@ -118,7 +117,7 @@ def diagnose(facts: StepFacts, past: Sequence[Closed]) -> list[Diagnosis]:
     intended = weighted_by_design(facts)
     if intended:
         return [Diagnosis("by_design", intended)]
-    if adds_again(facts.record.micro_batches):
+    if facts.adds_losses_again:
         return [Diagnosis("unmeasured", ADDED_AGAIN)]
     if holds_the_whole_window(facts):
         return [Diagnosis("unmeasured", WHOLE_WINDOW)]

@@ -66,8 +66,8 @@ class LocalNorm(Rule):
             "error",
             "Each rank clips by the norm of its shard",
             f"The ranks hold shards of the gradient, and clip with norms of {significant(least)} "
-            f"to {significant(most)}. Each shard is multiplied by another factor, and the norm of "
-            "the whole gradient is above the largest of these.",
+            f"to {significant(most)}. So the shards are multiplied by different factors, and the "
+            "norm of the whole gradient is at least the largest of these.",
             FIX,
             norms=norms[:64],
             factors=[round(factor, 6) for _, _, factor in measured[:64]],

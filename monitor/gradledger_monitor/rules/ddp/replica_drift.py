@@ -83,9 +83,10 @@ class ReplicaDrift(Rule):
 
     **When it is silent**
 
-    Sharded parameters; ranks that combine no gradients, such as independent trainings or local
-    SGD; parameters that the ranks average from time to time; collectives inside backward that may
-    be those of model parallelism; another rule names the cause.
+    Sharded parameters; ranks that combine no gradients, such as independent trainings (not measured
+    if their parameters were equal at first) or local SGD; parameters that the ranks average from
+    time to time; collectives inside backward that may be those of model parallelism; another rule
+    names the cause.
 
     **Incidents**
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from gradledger_monitor.model.findings import Outcome
-from gradledger_monitor.model.loss_names import adds_again
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding
 
 FIX = """\
@@ -50,7 +49,7 @@ class LossesAddedAgain(Rule):
     def evaluate(self, window: Window) -> Outcome:
         """Every backward after the first contains all losses of the one before, and more."""
         record = window.facts.record
-        if not adds_again(record.micro_batches):
+        if not window.facts.adds_losses_again:
             return OK
         batches = len(record.micro_batches)
         losses = len(record.micro_batches[-1].terms)

@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 
 from gradledger_monitor.model.findings import Outcome, Severity
-from gradledger_monitor.model.loss_names import adds_again
 from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.token_ledger import Entry, total
@@ -130,7 +129,7 @@ class TokenWeightsUnequal(Rule):
         intended = weighted_by_design(facts)
         if intended:
             return not_applicable(intended)
-        if adds_again(facts.record.micro_batches):
+        if facts.adds_losses_again:
             return not_measured(ADDED_AGAIN)
         if facts.objective is None:
             return not_measured(reason_without_objective(facts))

@@ -80,7 +80,7 @@ class WrongDenominator(Rule):
         positions = pattern == "padding"
         cause = _cause(pattern, divisor, objective, window.facts.tolerance)
         samples = window.facts.samples
-        of_samples = bool(samples) and abs(divisor - (samples or 0)) <= SAME * divisor
+        of_samples = samples is not None and abs(divisor - samples) <= SAME * samples
         return finding(
             "warning",
             "The loss divisor counts ignored positions"
