@@ -3,9 +3,10 @@
     python bench/device_cost.py [--sizes 100M 1B] [--json FILE]
 
 Trains byte-level GPTs in bf16, and in fp16 with a GradScaler, in blocks of steps alternately with
-and without hooks; each block ends when the device is done. Waits are those that PyTorch reports
-(``set_sync_debug_mode``). The hooks compute the norm if the loop does not clip; its bandwidth is
-that of reading every gradient once, relative to copying as many bytes.
+and without hooks; each block ends when the device is done. Every step with hooks is recorded, as
+are the first 256 of a run. Waits are those that PyTorch reports (``set_sync_debug_mode``). The
+hooks compute the norm if the loop does not clip; its bandwidth is that of reading every gradient
+once, relative to copying as many bytes.
 
 Without a CUDA device it reports that and measures nothing; ``--sizes tiny --device cpu`` tests the
 script.
@@ -27,6 +28,7 @@ from services import service
 from torch import Tensor, nn
 
 import gradledger
+from gradledger import session
 from gradledger.observers.norms.gradient_norm import GradientNorm
 from gradledger_monitor.demo import byte_lm
 
@@ -110,15 +112,25 @@ def step_times(name: str, training: Training, pairs: int) -> list[Measure]:
     training.seconds(3)
     steps = max(3, int(1.0 / training.seconds(3)))
     times: dict[bool, list[float]] = {True: [], False: []}
+    inside = []
     with hooks(training) as ledger:
+        opened = session.current()
+        assert opened is not None
+        sampler = opened.recorder._step_sampler
         for number in range(pairs):
             for hooked in (True, False) if number % 2 else (False, True):
                 ledger.resume() if hooked else ledger.pause()
                 training.seconds(2)
+                before = sampler.hook_seconds
                 times[hooked].append(training.seconds(steps))
+                if hooked:
+                    inside.append((sampler.hook_seconds - before) / steps / times[hooked][-1])
     ratios = [a / b for a, b in zip(times[True], times[False], strict=True)]
     named = f"{name}, {statistics.median(times[False]) * 1e3:.1f} ms steps"
-    return [median_of(f"{named}: with hooks over without", ratios, "x", "1", GOAL)]
+    return [
+        median_of(f"{named}: with hooks over without", ratios, "x", "1", GOAL),
+        median_of(f"{named}: inside the hooks", [100 * share for share in inside], "%"),
+    ]
 
 
 def waits(training: Training) -> int:

@@ -73,6 +73,7 @@ class Session:
             heartbeat=self._heartbeat,
             spool_location=settings.spool_location,
             finding_handler=self.finding_handler,
+            device_calls=self.recorder.captures.device_calls,
         )
         self._framework_callbacks = FrameworkCallbacks()
         self._run: RunRecord | None = None

@@ -17,6 +17,7 @@ from gradledger import guard
 from gradledger.capture.isolation import is_plain, local_part
 
 _POLL_SECONDS = 0.001
+_END_SECONDS = 1.0  # at the end of the process, which may not wait for a device that hangs
 
 
 class Deferred:
@@ -100,6 +101,17 @@ def start_copies(pending: list[Deferred]) -> None:
     for device, group in on_device.items():
         with guard.fail_open(f"reading values from {device.type}"):  # if it fails: not measured
             _start_copy(device, group)
+
+
+def values_soon(pending: list[Deferred]) -> list[list[float]] | None:
+    """The values of each, at the end of the process; None if a device does not deliver in time."""
+    start_copies(pending)
+    end = time.monotonic() + _END_SECONDS
+    while not all(each.ready for each in pending) and time.monotonic() < end:
+        time.sleep(_POLL_SECONDS)
+    if any(each.has_no_copy or not each.ready for each in pending):
+        return None
+    return [each.values() for each in pending]
 
 
 def _start_copy(device: torch.device, group: list[Deferred]) -> None:

@@ -111,8 +111,15 @@ def as_roots(tensors: Any) -> tuple[Any, ...]:
 
 
 @never_compile
-def as_sequence(tensors: Any) -> Any:
-    """The tensors of a backward; an iterator as a tuple, because reading it consumes it."""
+def with_sequence(args: Any, kwargs: Any) -> tuple[Any, Any, Any]:
+    """The tensors of a call of ``backward``, and its arguments.
+
+    An iterator becomes a tuple, because reading it consumes it.
+    """
+    tensors = args[0] if args else kwargs.get("tensors")
     if isinstance(tensors, (torch.Tensor, tuple, list)) or not hasattr(tensors, "__iter__"):
-        return tensors
-    return tuple(tensors)
+        return tensors, args, kwargs
+    roots = tuple(tensors)
+    if args:
+        return roots, (roots, *args[1:]), kwargs
+    return roots, args, {**kwargs, "tensors": roots}

@@ -37,6 +37,8 @@ _dynamo: Any = getattr(_private("_dynamo"), "eval_frame", None)
 _functorch_level: Any = getattr(_private("_functorch"), "maybe_current_level", None)
 _set_compiler: Any = getattr(_dynamo, "set_eval_frame", None)
 
+CAN_CAPTURE = torch.backends.cuda.is_built()  # otherwise PyTorch has stand-ins that raise
+
 
 def never_compile(function: F) -> F:
     """Make Dynamo skip a function of the hooks when compiled code calls it.
@@ -126,6 +128,11 @@ def isolated() -> Any:
 def in_functorch() -> bool:
     """Whether a transformation of ``torch.func`` runs on this thread."""
     return _functorch_level is not None and _functorch_level() is not None
+
+
+def capturing() -> bool:
+    """Whether this thread records a CUDA graph: operations do not run, the graph repeats them."""
+    return CAN_CAPTURE and torch.cuda.is_current_stream_capturing()
 
 
 def is_plain(tensor: Any) -> bool:

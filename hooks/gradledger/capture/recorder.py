@@ -46,9 +46,9 @@ from torch.optim.optimizer import (
 from gradledger import guard
 from gradledger.capture.async_copy import start_copies
 from gradledger.capture.autograd_grad import GradCalls
-from gradledger.capture.backwards import Backwards, as_roots, as_sequence
+from gradledger.capture.backwards import Backwards, as_roots, with_sequence
 from gradledger.capture.code.script_sources import ScriptSources
-from gradledger.capture.isolation import isolated, never_compile, skip_in_stacklevel
+from gradledger.capture.isolation import capturing, isolated, never_compile, skip_in_stacklevel
 from gradledger.capture.open_parts import OpenUpdate
 from gradledger.capture.open_records import OpenMicroBatch, OpenStep
 from gradledger.capture.optimizer_rounds import OptimizerRounds, SkippedRounds
@@ -56,11 +56,12 @@ from gradledger.capture.step_sampling import StepSampler
 from gradledger.capture.updates_by_hand import GONE, UpdatesByHand
 from gradledger.capture.windows import OpenWindows, OptimizerWindow, has_closure
 from gradledger.observers.base import Observers, Patch
+from gradledger.observers.batches.dataloaders import DataLoaders
 from gradledger.observers.clipping import Clipping
 from gradledger.observers.collectives import Collectives
-from gradledger.observers.dataloaders import DataLoaders
 from gradledger.observers.grad_scaler import GradScalerCalls
 from gradledger.observers.gradient_sample import GradientSample
+from gradledger.observers.graph_captures import GraphCaptures
 from gradledger.observers.losses.loss_terms import LossTerms
 from gradledger.observers.lr_scheduler import LearningRates
 from gradledger.observers.norms.gradient_norm import GradientNorm
@@ -97,6 +98,7 @@ class Recorder:
         self.sources = ScriptSources()
         self.updates_by_hand = UpdatesByHand(self.windows, self._close_updated)
         self.losses = LossTerms()
+        self.captures = GraphCaptures()
         self._observers = Observers(
             [
                 GradScalerCalls(self.windows, self.close_skipped),
@@ -113,6 +115,7 @@ class Recorder:
                 ZeroGradCalls(self.windows),
                 ModelAveraging(),
                 Resumes(self.windows),
+                self.captures,
             ],
             self._lock,
         )
@@ -183,12 +186,7 @@ class Recorder:
 
     def _wrap_backward(self, original: Any) -> Any:
         def backward(*args: Any, **kwargs: Any) -> Any:
-            tensors = args[0] if args else kwargs.get("tensors")
-            roots = as_sequence(tensors)
-            if roots is not tensors and args:
-                args = (roots, *args[1:])
-            elif roots is not tensors:
-                kwargs["tensors"] = roots
+            roots, args, kwargs = with_sequence(args, kwargs)
             if self._backwards.is_nested():
                 self._run_guarded(self._backward_guard, self._begin_nested, roots)
                 return original(*args, **kwargs)
@@ -221,9 +219,10 @@ class Recorder:
 
     @never_compile
     def _run_guarded(self, around: guard.fail_open, body: Callable[..., T], *args: Any) -> T | None:
-        """Run a part of the hooks, one thread at a time; None if it failed."""
-        with self._lock, isolated(), around:
-            return body(*args)
+        """Run a part of the hooks, one thread at a time; None if it failed, or in a capture."""
+        if not capturing():
+            with self._lock, isolated(), around:
+                return body(*args)
         return None
 
     def _begin_backward(self, roots: Any, grad_tensors: Any) -> OpenMicroBatch:

@@ -42,7 +42,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from gradledger.capture.async_copy import Deferred
+from gradledger.capture.async_copy import Deferred, values_soon
 from gradledger.capture.backwards import Backwards, is_alive
 from gradledger.capture.code.call_sites import CalledFrom
 from gradledger.capture.gradient_probe import GradientProbe, copy_coordinates
@@ -238,9 +238,11 @@ class OptimizerWindow:
         updated = any(counted.changed for counted in self.micro_batches)
         if not probed or updated or list(map(_version, probed)) != self.versions:
             return False
-        now = None if self.initial is None else copy_coordinates(probed)
-        before = [] if self.initial is None else self.initial.values()
-        return before == ([] if now is None else now.values())
+        if self.initial is None:
+            return True
+        now = copy_coordinates(probed)
+        values = None if now is None else values_soon([self.initial, now])
+        return values is not None and values[0] == values[1]
 
     def discard(self) -> None:
         """Empty the window: after a pause its contents are incomplete, the last step unknown."""

@@ -83,7 +83,9 @@ class Pipeline:
         heartbeat: Callable[[], HeartbeatRecord | None],
         spool_location: SpoolLocation | None,
         finding_handler: FindingHandler,
+        device_calls: threading.Lock | None = None,
     ) -> None:
+        """``device_calls``: held by others while no call to a device is allowed."""
         messages = OncePerTopic()
         self._client = client
         self._buffer = RecordBuffer(run_record, spool_location, messages)
@@ -99,6 +101,7 @@ class Pipeline:
             threading.RLock()
         )  # to start the thread and to close; reentrant for signal handlers
         self._closed = False
+        self._device_calls = device_calls or threading.Lock()
         self._pid = os.getpid()
 
     def put(self, pending: PendingRecord) -> None:
@@ -164,6 +167,16 @@ class Pipeline:
         self._client.cut_if_late()
 
     def _resolve_ready(self) -> None:
+        if not self._queue or not self._device_calls.acquire(timeout=TICK_SECONDS):
+            return
+        try:
+            lines = self._resolved_lines()
+        finally:
+            self._device_calls.release()
+        if lines:
+            self._buffer.add(lines)
+
+    def _resolved_lines(self) -> list[bytes]:
         lines: list[bytes] = []
         while self._queue and self._queue[0].ready:
             pending = self._queue.popleft()
@@ -172,8 +185,7 @@ class Pipeline:
                 if isinstance(record, StepRecord):
                     record.dropped = self._dropped()
                 lines.append(encode(record))
-        if lines:
-            self._buffer.add(lines)
+        return lines
 
     def _dropped(self) -> int:
         return self._overflow + self._buffer.dropped + self._uploader.refused

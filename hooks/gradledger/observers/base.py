@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 
 from gradledger import guard
-from gradledger.capture.isolation import isolated, never_compile, skip_in_stacklevel
+from gradledger.capture.isolation import capturing, isolated, never_compile, skip_in_stacklevel
 from gradledger.capture.open_records import OpenMicroBatch, OpenStep
 
 if TYPE_CHECKING:
@@ -112,8 +112,9 @@ class Observer:
     @never_compile
     def run_guarded(self, body: Callable[..., T], *args: Any) -> T | None:
         """Run the observer's part of a wrapper; None if it failed, which the script never sees."""
-        with self.lock, isolated(), self._guard:
-            return body(*args)
+        if not capturing():
+            with self.lock, isolated(), self._guard:
+                return body(*args)
         return None
 
     def install(self) -> None:

@@ -86,13 +86,19 @@ class Training:
     heartbeat: HeartbeatRecord | None = None
     pipeline: Pipeline = field(init=False)
     done: RecordedEvent = field(default_factory=RecordedEvent)
+    device_calls: threading.Lock = field(default_factory=threading.Lock)
     passes: int = 0  # of the uploader
 
     def __post_init__(self) -> None:
         location = None if self.folder is None else SpoolLocation(self.folder, self.url)
         run = RunRecord("night-1", "a run", optimizers=["SGD"])
         self.pipeline = Pipeline(
-            Client(self.url), lambda: run, lambda: self.heartbeat, location, QUIET
+            Client(self.url),
+            lambda: run,
+            lambda: self.heartbeat,
+            location,
+            QUIET,
+            self.device_calls,
         )
         uploader = self.pipeline._uploader
         work, uploader.done = uploader._work, self.done
@@ -173,6 +179,21 @@ def limit_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the end wait for the service for a short time only."""
     monkeypatch.setattr(pipeline, "EXIT_SECONDS", SHORT)
     monkeypatch.setattr(pipeline, "EXIT_SECONDS_UNANSWERED", SHORT)
+
+
+@pytest.mark.usefixtures("no_ticks")
+def test_no_value_is_read_while_calls_to_a_device_are_not_allowed(
+    train: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with server(takes) as service:
+        training = train(service.url)
+        training.steps(2)
+        with training.device_calls:  # as during the capture of a CUDA graph
+            monkeypatch.setattr(pipeline, "TICK_SECONDS", SHORT)
+            training.tick()
+            assert len(training.pipeline._queue) == 2
+        training.tick()
+        assert training.all_sent()
 
 
 @pytest.mark.usefixtures("no_ticks")

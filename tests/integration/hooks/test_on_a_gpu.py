@@ -1,7 +1,14 @@
-"""On a CUDA device: nothing waits for it, the scale is read late, and NCCL's collectives count."""
+"""On a CUDA device: nothing waits for it, values are read late, and NCCL's collectives count.
+
+A CUDA graph is captured as without the hooks: see ``observers/graph_captures.py``.
+"""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
@@ -12,7 +19,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from gradledger.capture.recorder import Recorder
 from gradledger_monitor.model.numbers import number
+from helpers.patience import HANGS
 from helpers.training import (
     Batches,
     Recording,
@@ -41,7 +50,9 @@ def on_device(count: int) -> list[Batches]:
 @contextmanager
 def waiting_is_an_error() -> Iterator[None]:
     """PyTorch raises on any of its calls that would wait for the device."""
-    torch.cuda.set_sync_debug_mode("error")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that the mode is a prototype
+        torch.cuda.set_sync_debug_mode("error")
     try:
         yield
     finally:
@@ -123,3 +134,84 @@ def test_collectives_of_nccl_are_counted(tmp_path: Path) -> None:
     for record in recorded.records():
         *before, last_one = [m.collectives for m in record.micro_batches]
         assert not any(before) and last_one
+
+
+def replayed(watched: AbstractContextManager[object], captures_step: bool) -> list[Tensor]:
+    """Three steps, then a graph of a step, or of its backward alone, that is replayed."""
+    model, [[(inputs, labels), *_]] = tiny_model().cuda(), on_device(1)
+    with watched:
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, capturable=True)
+
+        def step(applies: bool = True) -> None:
+            optimizer.zero_grad()
+            cross_entropy(model, (inputs, labels)).backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 0.3)
+            if applies:
+                optimizer.step()
+
+        with torch.cuda.stream(torch.cuda.Stream()):
+            for _ in range(3):
+                step()
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            step(captures_step)
+        for _ in range(4):
+            graph.replay()
+            if not captures_step:
+                optimizer.step()
+    return list(model.parameters())
+
+
+@pytest.mark.parametrize("captures_step", [True, False])
+def test_what_a_graph_repeats_is_not_recorded(captures_step: bool) -> None:
+    recorded = Recording()
+    watched = replayed(recording(recorded), captures_step)
+    for ours, theirs in zip(watched, replayed(nullcontext(), captures_step), strict=True):
+        assert torch.equal(ours, theirs)
+    counts = [len(record.micro_batches) for record in recorded.records()]
+    assert counts == [1] * 3 + [0] * (0 if captures_step else 4)
+    assert not accused(recorded.evaluation())
+
+
+CAPTURES_WHILE_VALUES_ARRIVE = """
+import time, torch, gradledger
+ledger = gradledger.watch(url="http://127.0.0.1:9", overhead=None)
+model = torch.nn.Linear(4, 1).cuda()
+optimizer, rounds = torch.optim.SGD(model.parameters(), lr=0.1), torch.zeros(8, device="cuda")
+for _ in range(4):
+    model(torch.ones(2, 4, device="cuda")).mean().backward()
+    optimizer.step()
+    with torch.cuda.graph(torch.cuda.CUDAGraph()):
+        end = time.monotonic() + 0.3  # several ticks of the background thread
+        while time.monotonic() < end:
+            rounds += 1
+ledger.close()
+"""
+
+
+def test_the_background_thread_reads_nothing_during_a_capture(tmp_path: Path) -> None:
+    environment = os.environ | {"GRADLEDGER_SPOOL": str(tmp_path)}
+    ended = subprocess.run(
+        [sys.executable, "-c", CAPTURES_WHILE_VALUES_ARRIVE],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=HANGS,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert "5 records not sent yet" in ended.stderr, ended.stderr
+
+
+def test_a_window_that_no_step_closed_is_reported(tmp_path: Path) -> None:
+    recorded, [window] = Recording(), on_device(1)
+    recorder = Recorder(recorded.steps.append)
+    recorder.install()
+    model = tiny_model().cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for batch in window * 20:
+        cross_entropy(model, batch).backward()
+    recorder.finish()
+    recorder.uninstall()
+    del optimizer
+    assert set(accused(recorded.evaluation())) == {"loop.never_stepped"}

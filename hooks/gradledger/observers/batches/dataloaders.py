@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 
 from gradledger.capture.open_records import OpenStep
 from gradledger.observers.base import Observer
-from gradledger.observers.batches_drawn import DrawnBatches
+from gradledger.observers.batches.drawn import DrawnBatches
 
 if TYPE_CHECKING:
     from gradledger.capture.windows import OpenWindows, OptimizerWindow

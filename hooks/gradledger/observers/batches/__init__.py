@@ -1,0 +1,1 @@
+"""Which batches the DataLoaders of the script deliver, and in which order."""
