@@ -26,11 +26,6 @@ KINDS: tuple[Kind, ...] = (
 )
 WRONG_KINDS = ("missed", "accused", "untrue", "failed")
 
-# Choices whose programs are known to get wrong answers, and why. They are counted as wrong in every
-# table; only the exit status of a run leaves them out. Remove an entry with its cause.
-KNOWN = {
-    "loop:off_by_one": "of two mistakes, a first short window is named, and a later one not",
-}
 _STRUCTURAL = {question.node for question in QUESTIONS if question.structural}
 SEVERE = ("warning", "error")
 EXACT = 1e-3  # DESIGN section 2
@@ -46,11 +41,6 @@ class Outcome:
     why: str
     verdict: str
     findings: tuple[str, ...]
-
-    @property
-    def known(self) -> bool:
-        """Whether a wrong answer is known for one of the choices."""
-        return any(f"{name}:{choice}" in KNOWN for name, choice in self.program.choices.items())
 
 
 def outcome(

@@ -459,11 +459,24 @@ def test_with_as_many_ranks_as_micro_batches_a_fair_window_shows_that_it_is_not_
     assert pattern_and_ratio(twice, Closed(1, 1.0, 20.0, "fair"), *earlier) == ("missing", 2)
 
 
-def test_a_number_that_does_not_explain_the_last_window_leaves_room_for_the_next() -> None:
+def test_a_short_first_window_does_not_change_what_a_number_is_attributed_to() -> None:
     """B = 1/2 of two micro-batches on two ranks; the one of the first window has B = 1/4."""
     step = facts(*[record([term(10, 1 / 40, "sum")] * 2, sync="averaged")] * 2)
     assert pattern_and_ratio(step, *before(1 / 2, micro_batches=2)) == ("world", 1 / 2)
-    assert pattern_and_ratio(step, *before(1 / 4, micro_batches=1)) == ("double", 1 / 2)
+    assert pattern_and_ratio(step, *before(1 / 4, micro_batches=1)) == ("world", 1 / 2)
+    mean = facts(*[record([term(10, 1 / 40)] * 2, sync="averaged")] * 2)
+    assert pattern_and_ratio(mean, *before(1 / 4, micro_batches=1)) == ("double", 1 / 2)
+
+
+def test_a_first_window_of_one_micro_batch_does_not_show_the_ranks() -> None:
+    """With ``i % K == 0``, it is a short one: B = 1/K, and K may be R."""
+    windows = [
+        facts(*[record([term(10, 1 / 20)] * k, number, sync="averaged")] * 2)
+        for number, k in ((1, 1), (2, 2), (2, 1))
+    ]
+    assert pattern_and_ratio(windows[0]) == ("pending", 1.0)
+    assert set(accused(judged(windows[:2]))) == {"reduction.partial_window"}
+    assert set(accused(judged(windows[::2]))) == {"reduction.world_size"}
 
 
 def test_a_short_first_window_that_k_divides_besides_does_not_hide_the_world_size() -> None:

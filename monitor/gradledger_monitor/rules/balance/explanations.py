@@ -361,7 +361,7 @@ def _by_number(
             numbers.append(("missing", lambda n: n))
         # by the micro-batches of each window, or always by the usual K
         numbers += [("double", lambda n: 1 / n), ("double", lambda n: n / usual**2)]
-    for shorter, (pattern, expected) in product((False, True), numbers):
+    for (pattern, expected), shorter in product(numbers, (False, True)):
         if near(expected(k)):
             diagnosis = Diagnosis(pattern, objective=objective, ratio=expected(k))
             named = _if_consistent(facts, past, diagnosis, expected, shorter)
@@ -392,10 +392,12 @@ def _if_consistent(
     """The diagnosis if its number explains every wrong balance before this one, too.
 
     Of a sum it must explain at least two: its divisor may be a count that is K times too small by
-    chance. A mean has the right count in it.
+    chance. A mean has the right count in it. But a first window of one micro-batch may be a short
+    one, whose K is known with the next.
     """
     assert diagnosis.objective is not None
-    if not wrong_windows(past) and reductions(diagnosis.objective) != {"mean"}:
+    short = not past and diagnosis.ratio < 1 and facts.micro_batches_of(diagnosis.objective) == 1
+    if not wrong_windows(past) and (short or reductions(diagnosis.objective) != {"mean"}):
         return Diagnosis("pending", ONE_MORE, diagnosis.objective)
     return diagnosis if _Explains(facts, past, shorter)(expected) else None
 
