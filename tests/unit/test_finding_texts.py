@@ -82,13 +82,13 @@ def by_hand(factor: float, divide: float) -> list[StepFacts]:
     """Two ranks whose loop combines the gradients itself: their sum, multiplied by a factor."""
     left, applied = ([1.0, -2.0, 0.5], [3.0, 1.0, -0.25]), [4.0, -1.0, 0.25]
     fields: Any = {"post_factor": None, "sync": "unknown", "collectives_after": 3}
-    step_records = [
-        record(
-            [term(10, 1 / divide)], samples=Samples(before, [factor * v for v in applied]), **fields
-        )
-        for before in left
-    ]
-    return [facts(*step_records)]
+    samples = [Samples(before, [factor * v for v in applied]) for before in left]
+
+    def step(number: int) -> StepFacts:
+        terms = [term(10, 1 / divide)]
+        return facts(*(record(terms, number, samples=each, **fields) for each in samples))
+
+    return [step(1), step(2)]
 
 
 def padded() -> list[StepFacts]:
