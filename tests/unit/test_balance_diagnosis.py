@@ -1051,6 +1051,15 @@ def test_windows_of_different_k_show_a_division_whatever_the_constant_is() -> No
     assert {d.pattern for d in double} == {"double"}
 
 
+def test_a_loss_scale_that_is_still_in_the_gradients_hides_what_divides_windows_that_grow() -> None:
+    """The windows are divided by the first K, 3; without the scale, the first one would be fair."""
+    growing = [record([term(50, 1024 / 150)] * k) for k in (3, 3, 4, 4, 5, 5)]
+    assert "missing" in {d.pattern for d in windows(*map(facts, growing))}
+    for micro_batch in (each for step in growing for each in step.micro_batches):
+        micro_batch.scale = 1024.0
+    assert "missing" not in {d.pattern for d in windows(*map(facts, growing))}
+
+
 def test_windows_that_grow_may_all_be_divided_by_the_last_k() -> None:
     growing = windows(*(times(1 / 6, 1.0, k) for k in (2, 2, 4, 4, 5, 5)))
     assert "missing" not in {d.pattern for d in growing}

@@ -11,8 +11,10 @@ import os
 import re
 import secrets
 import shutil
+import sys
 import time
 from collections.abc import Mapping
+from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 
@@ -52,10 +54,14 @@ def new_run_id() -> str:
 
 
 def with_python(command: list[str]) -> list[str]:
-    """The command; ``python`` comes before a script that is no program itself, as ``train.py``."""
+    """The command; Python comes before a script that is no program itself, as ``train.py``.
+
+    It is the Python of gradledger, if it has PyTorch: its environment need not be activated.
+    """
     script = command[0]
-    is_script = script.endswith(".py") and os.path.isfile(script)
-    return ["python", *command] if is_script and shutil.which(script) is None else command
+    if not script.endswith(".py") or not os.path.isfile(script) or shutil.which(script):
+        return command
+    return [sys.executable if find_spec("torch") else "python", *command]
 
 
 def default_name(command: list[str]) -> str:

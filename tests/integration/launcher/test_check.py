@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 from pathlib import Path
@@ -204,9 +205,11 @@ def test_max_steps_ends_the_command_without_a_failure(launch: Launch, tmp_path: 
     assert 5 <= report["steps"] < 1_000_000
 
 
-def test_a_script_alone_is_run_by_python(launch: Launch, tmp_path: Path) -> None:
+@pytest.mark.parametrize("path", [os.environ["PATH"], "/nowhere"])
+def test_a_script_alone_is_run_by_this_python(launch: Launch, tmp_path: Path, path: str) -> None:
+    """The environment of gradledger need not be activated."""
     script = train(CORRECTED, 3)[1:]
-    done = launch("check", "--json", tmp_path / "v.json", *script)
+    done = launch("check", "--json", tmp_path / "v.json", *script, PATH=path)
     assert (done.returncode, verdict(tmp_path / "v.json")["steps"]) == (0, 3)
 
 

@@ -233,7 +233,8 @@ def _by_window_length(
     windows = [(c.micro_batches, c.balance / scale) for c in past if c.balance][-EXPLAINED:]
     windows.append((facts.micro_batches_of(objective), balance))
     k, usual = windows[-1][0], max(n for n, _ in windows)
-    if len({n for n, _ in windows}) == 1 or not is_mean(facts, objective):
+    still_scaled = facts.scale is not None and is_scaled_by_loop(facts)  # c contains the loss scale
+    if len({n for n, _ in windows}) == 1 or not is_mean(facts, objective) or still_scaled:
         return None
     coefficient = common_coefficient(objective)
     lengths = ", ".join(str(n) for n in sorted({n for n, _ in windows}))
