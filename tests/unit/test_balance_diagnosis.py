@@ -22,12 +22,11 @@ from gradledger_monitor.rules.balance.diagnosis import (
     WHOLE_WINDOW,
     diagnose,
 )
-from gradledger_monitor.rules.balance.explanations import (
+from gradledger_monitor.rules.balance.explanations import DISCARDED, PARTS_OR_TASKS
+from gradledger_monitor.rules.balance.history import (
     CLIPPED_SCALED,
-    DISCARDED,
     MOST_MICRO_BATCHES,
     OTHER_DIVISOR,
-    PARTS_OR_TASKS,
     SCALED_BY_LOOP,
 )
 from gradledger_monitor.rules.balance.patterns import Closed, Diagnosis

@@ -14,7 +14,7 @@ from gradledger_monitor.model.findings import (
     Outcome,
     Status,
 )
-from gradledger_monitor.rules.balance.explanations import ONE_MORE
+from gradledger_monitor.rules.balance.history import ONE_MORE
 from gradledger_monitor.rules.overrides import EVALUATED_WITH
 
 RESOLVED_AFTER = 20  # windows without the finding, after which it is resolved

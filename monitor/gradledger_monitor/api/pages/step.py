@@ -15,7 +15,7 @@ from gradledger_monitor.model import step_facts
 from gradledger_monitor.model.chart_metrics import CHART_METRICS, chart_metrics
 from gradledger_monitor.model.findings import Finding
 from gradledger_monitor.reports.windows import recent_windows
-from gradledger_monitor.rules.balance.explanations import EXPLAINED
+from gradledger_monitor.rules.balance.history import EXPLAINED
 from gradledger_monitor.rules.balance.patterns import Closed
 from gradledger_monitor.rules.objective_verdicts import ObjectiveVerdict, objective_verdicts
 from gradledger_monitor.rules.rule import Window

@@ -38,12 +38,13 @@ from gradledger_monitor.rules.balance.evidence import (
     may_pass_on_gradients,
     starts_from_earlier_losses,
 )
-from gradledger_monitor.rules.balance.explanations import ONE_MORE, PARTS_OR_TASKS, explain
+from gradledger_monitor.rules.balance.explanations import PARTS_OR_TASKS, explain
 from gradledger_monitor.rules.balance.further import (
     is_added_by_every_rank,
     is_undivided,
     window_of_the_same_weight,
 )
+from gradledger_monitor.rules.balance.history import ONE_MORE
 from gradledger_monitor.rules.balance.patterns import (
     FAIR,
     NORMALISED,

@@ -1,0 +1,173 @@
+"""Explains a balance by earlier windows: how it follows K, and whether it varies."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from gradledger_monitor.model.objectives import Objective
+from gradledger_monitor.model.step_facts import StepFacts
+from gradledger_monitor.rules.balance.counts import NO_COUNT, divisors_are_counts
+from gradledger_monitor.rules.balance.evidence import (
+    Near,
+    common_coefficient,
+    divides_by_count_after_backward,
+    has_known_unit,
+    is_mean,
+    is_mean_by_weight,
+    is_one_divided_cross_entropy,
+    is_round,
+    is_scaled_by_loop,
+    is_undivided_alone,
+)
+from gradledger_monitor.rules.balance.patterns import (
+    Closed,
+    Diagnosis,
+    differs_from_earlier,
+    wrong_balances,
+    wrong_windows,
+)
+
+NEARLY_EVEN = 0.01  # d below which unequal weights are information (DESIGN section 6)
+EXPLAINED = 8  # earlier wrong windows that a number must explain, at most
+MOST_MICRO_BATCHES = 4096  # the largest m for which B = 1/m is read as a division by m
+SCALED_BY_LOOP = "the loop scales the gradients after backward, by a factor that changes"
+CLIPPED_SCALED = "the loop clips scaled gradients itself, before or after unscaling: unknown"
+OTHER_DIVISOR = (
+    "the loss is divided by a number that is no count of its elements, and its balance differs "
+    'between windows; if that is intended, declare contract="sample"'
+)
+ONE_MORE = "needs one more window"
+
+
+def by_window_length(
+    facts: StepFacts, objective: Objective, balance: float, past: Sequence[Closed]
+) -> Diagnosis | None:
+    """B follows K over windows of different lengths: B = c * K or c / K, c being any constant.
+
+    Only of means of each micro-batch: a sum that a constant divides follows the tokens, and these
+    follow K. A loss that is multiplied by its batch size is a sum, too. If most windows are equally
+    long, the others are shorter, and something divides, then it is the usual K.
+    """
+    scale = facts.run.declared_scale or 1.0
+    windows = [(c.micro_batches, c.balance / scale) for c in past if c.balance][-EXPLAINED:]
+    windows.append((facts.micro_batches_of(objective), balance))
+    k, usual = windows[-1][0], max(n for n, _ in windows)
+    still_scaled = facts.scale is not None and is_scaled_by_loop(facts)  # c contains the loss scale
+    if len({n for n, _ in windows}) == 1 or not is_mean(facts, objective) or still_scaled:
+        return None
+    coefficient = common_coefficient(objective)
+    lengths = ", ".join(str(n) for n in sorted({n for n, _ in windows}))
+    evidence = f"So it was in windows of {lengths} micro-batches"
+
+    def constant(power: int) -> float | None:
+        """c, if B = c * K ** power in every window."""
+        values = [b / n**power for n, b in windows]
+        even = all(Near(v, facts.tolerance)(values[-1]) for v in values)
+        return values[-1] if even else None
+
+    undivided, squared = constant(1), constant(-1)
+    if len(windows) < 3 and (undivided or squared):
+        return Diagnosis("pending", ONE_MORE, objective)
+    if undivided is not None:
+        if coefficient is not None and abs(coefficient) > 1:
+            return Diagnosis("coefficient", objective=objective)
+        full = sum(n == usual for n, _ in windows) * 2 > len(windows)
+        if full and not is_undivided_alone(objective):
+            if k == usual:
+                return Diagnosis("coefficient", objective=objective)
+            ratio = k / usual
+            return Diagnosis("partial", "", objective, ratio, balance / ratio, evidence)
+        larger = round(1 / max(undivided, 1e-6))
+        if (
+            larger > usual
+            and not is_round(undivided)
+            and Near(undivided, facts.tolerance)(1 / larger)
+        ):
+            return None  # such as 1/6, where windows grow up to 6
+        return Diagnosis("missing", "", objective, k, undivided, evidence)
+    if squared is not None:
+        return Diagnosis("double", "", objective, 1 / k, squared, evidence)
+    return None
+
+
+def by_history(
+    facts: StepFacts, objective: Objective, balance: float, past: Sequence[Closed]
+) -> Diagnosis:
+    """Compares with earlier windows that were off: B varies, or it is always the same.
+
+    A varying B accuses only if the weights are nearly even: others are another rule's finding.
+    """
+    if not wrong_balances(past):
+        return Diagnosis("pending", ONE_MORE, objective)
+    varies = differs_from_earlier(
+        balance * (facts.run.declared_scale or 1.0), past, facts.tolerance
+    )
+    even = objective.reading.is_even(facts.tolerance)
+    if even and is_scaled_by_loop(facts):
+        if _clips(facts, balance, past):
+            if facts.scale is None:  # else it may have clipped before unscaling
+                return Diagnosis("clipped", objective=objective)
+            return Diagnosis("unmeasured", CLIPPED_SCALED, objective)
+        if varies and not divides_by_count_after_backward(facts):
+            return Diagnosis("unmeasured", SCALED_BY_LOOP, objective)
+    has_unit = has_known_unit(objective)
+    if not has_unit and len(wrong_balances(past)) == 1:
+        return Diagnosis("pending", ONE_MORE, objective)  # two may be nearly equal by chance
+    if varies and not is_mean_by_weight(facts, objective):
+        if not has_unit:
+            return _of_unknown_divisor(facts, objective, past)
+        if not divisors_are_counts(facts, objective, past):
+            return Diagnosis("unmeasured", NO_COUNT, objective)
+        if objective.ledger.misallocation < NEARLY_EVEN:
+            return Diagnosis("wandering", objective=objective)
+    divisor = _divisor(balance)
+    single = len(facts.record.micro_batches) == 1
+    whole = 1 < divisor <= MOST_MICRO_BATCHES and Near(balance, facts.tolerance)(1 / divisor)
+    if single and whole and not varies and is_one_divided_cross_entropy(objective):
+        return Diagnosis("early_step", objective=objective, ratio=1 / divisor)
+    return Diagnosis("constant", objective=objective)
+
+
+def _of_unknown_divisor(
+    facts: StepFacts, objective: Objective, past: Sequence[Closed]
+) -> Diagnosis:
+    """A sum that is divided by no count of its elements, and whose B differs between windows.
+
+    If an element weighs the same in all of them, a constant divides the sum by design: a loss of
+    Dr. GRPO is divided by a greatest length.
+    """
+    weights = [weight for _, weight in mean_weights(past)]
+    near = Near(objective.ledger.balance / objective.ledger.tokens, facts.tolerance)
+    if not objective.reading.is_even(facts.tolerance) or not all(map(near, weights)):
+        return Diagnosis("other_divisor", OTHER_DIVISOR, objective)
+    return Diagnosis("constant", objective=objective)
+
+
+def _clips(facts: StepFacts, balance: float, past: Sequence[Closed]) -> bool:
+    """Whether the loop scaled the gradients to the norm of earlier windows, by another factor.
+
+    Norms that are equal by chance, or of equal windows, show no clip: hence the small tolerance.
+    """
+    closed = [c for c in wrong_windows(past) if c.scaled_to and c.balance][-EXPLAINED:]
+    same_norm = Near(facts.norm or 0.0, facts.tolerance / 100)
+    same_balance = Near(balance, facts.tolerance / 100)
+    scale = facts.run.declared_scale or 1.0
+    return bool(closed) and (
+        all(same_norm(c.scaled_to or 0.0) for c in closed)
+        and not all(same_balance((c.balance or 0.0) / scale) for c in closed)
+    )
+
+
+def _divisor(balance: float) -> int:
+    """The whole number whose reciprocal is nearest; 0 if the balance is too small or not finite.
+
+    The reciprocal of a denormal balance would be infinite.
+    """
+    return round(1 / balance) if 0.5 / MOST_MICRO_BATCHES < balance < math.inf else 0
+
+
+def mean_weights(past: Sequence[Closed]) -> list[tuple[Closed, float]]:
+    """The wrong windows, each with the mean weight of its tokens."""
+    means = [(c, (c.balance or 0.0) / c.tokens) for c in wrong_windows(past) if c.tokens]
+    return [(closed, mean) for closed, mean in means if mean]
