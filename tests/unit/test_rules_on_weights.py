@@ -247,3 +247,46 @@ def test_the_parts_of_a_micro_batch_are_named_by_the_tokens_of_all() -> None:
         "a token in the micro-batch with 20 tokens counts 2.0 times as much as one in the "
         "micro-batch with 40 tokens"
     ) in finding.summary
+
+
+def weighed(divide_by: str, samples: int = 3, size: int = 20) -> StepRecord:
+    """A loss that weighs its tokens from 0.5 to 1.5, and masks others: over the given count."""
+    counts = (5, 12, 8, 15)
+    divisors = {"own": [4 * n for n in counts], "window": [sum(counts)] * 4, "all": [4 * size] * 4}
+    return record(
+        [
+            term(
+                n,
+                1.1 / divisor,
+                "none",
+                size=size,
+                rows=size,
+                samples=samples,
+                elements=size,
+                element_weight=1 / divisor,
+                weight_min=0.5 / divisor,
+                weight_max=1.5 / divisor,
+            )
+            for n, divisor in zip(counts, divisors[divide_by], strict=True)
+        ]
+    )
+
+
+def test_a_mean_over_the_tokens_of_each_micro_batch_that_the_loss_weighs_is_reported() -> None:
+    found = finding_of(weighed("own"))
+    assert found is not None
+    assert "besides those that the loss gives its tokens" in found.summary
+    assert found.evidence["misallocation"] == pytest.approx(0.175)
+    for right in (weighed("window"), weighed("own", samples=1)):
+        assert finding_of(right) is None
+
+
+def test_a_cross_entropy_beside_another_loss_may_count_ignored_targets_too() -> None:
+    def names(divisor: float) -> dict[str, str]:
+        dice = replace(term(18, 1 / 72, "none"), kind="SumBackward0")
+        batches = [[term(n, 1 / divisor, "sum", size=64), dice] for n in (40, 50, 60, 30)]
+        return {f.rule: f.title for f in judged([facts(record(batches))]).findings}
+
+    counts_all = "The divisor of the cross entropy counts ignored positions"
+    assert names(4 * 64) == {"reduction.wrong_denominator": counts_all}
+    assert names(180) == {}

@@ -81,6 +81,11 @@ class Reading:
         """Whether every token has the same weight: d = 0."""
         return self.ledger.misallocation <= tolerance
 
+    def is_of_means(self, tolerance: float) -> bool:
+        """Whether all micro-batches have equal total weights."""
+        totals = self.ledger.weights_of_micro_batches()
+        return max(totals) <= min(totals) * (1 + 2 * tolerance)
+
 
 @dataclass
 class Objective:
@@ -129,6 +134,17 @@ class Objective:
         An advantage of zero looks like a mask.
         """
         return all((t.loss_term.elements or math.inf) <= t.tokens for t in self.terms)
+
+    def is_mean_of_counted(self, tolerance: float) -> bool:
+        """Whether each micro-batch is divided by its number of tokens with a weight.
+
+        The loss weighs the tokens, too. A micro-batch of one sequence may have its mean by design.
+        """
+        terms = [t.loss_term for t in self.terms]
+        of_tokens = all(t.elements == t.size for t in terms)
+        alone = all((t.rows if t.samples is None else t.samples) == 1 for t in terms)
+        masked = self.reading.unit == "counted_elements" and not self.elements_count
+        return masked and of_tokens and not alone and self.reading.is_of_means(tolerance)
 
     @property
     def is_nonlinear(self) -> bool:
@@ -277,7 +293,7 @@ def _objective(
 
     1. the first fair reading: if the contract holds in one unit, the objective is right;
     2. else the first in which the loss of each micro-batch is a mean, but for a factor of K or 1/K:
-       then that is its unit;
+       then that is its unit; or a mean over the tokens with a weight, if the loss weighs them;
     3. else the first even one in tokens or class weights: only its divisor is wrong;
     4. else, and if the loss itself weighs its tokens, the first.
     """
@@ -294,6 +310,10 @@ def _objective(
     even = (r for r in counted if r.is_even(tolerance))
     units = [r for r in unfair if not r.of_part and not (inside and r.unit == "tokens")]
     off_by_k = (r for r in units if _is_off_by_k(r, tolerance, scale))
+    readings = (Objective(name, terms, r, inside) for r in units)
+    means = [o for o in readings if o.is_mean_of_counted(tolerance)]
+    if means:
+        return means[0]
     return Objective(name, terms, next(chain(off_by_k, even), unfair[0]), inside)
 
 
@@ -309,8 +329,7 @@ def _is_off_by_k(reading: Reading, tolerance: float, scale: float | None) -> boo
         return False
     totals = reading.ledger.weights_of_micro_batches()
     k = len(totals) / len({line.rank for line in reading.ledger.lines})
-    equal = max(totals) <= min(totals) * (1 + 2 * tolerance)
-    if scale is None or k == 1 or not equal:
+    if scale is None or k == 1 or not reading.is_of_means(tolerance):
         return False
     factor = reading.ledger.balance / scale
     return any(abs(factor / off - 1) <= tolerance for off in (k, 1 / k))

@@ -33,6 +33,7 @@ BALANCED = "balanced"
 _WRONG: dict[Pattern | None, str] = {
     "missing": "not divided by K = {k}",
     "term_missing": "not divided by K = {k}",
+    "term_padding": "divided by all positions, ignored ones included",
     "term_world": "added once by every rank",
     "double": "divided by K = {k} twice",
     "partial": "divided by the usual number of micro-batches, not by this window's {k}",

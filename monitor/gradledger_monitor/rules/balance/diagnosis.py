@@ -40,6 +40,7 @@ from gradledger_monitor.rules.balance.evidence import (
 )
 from gradledger_monitor.rules.balance.explanations import PARTS_OR_TASKS, explain
 from gradledger_monitor.rules.balance.further import (
+    counts_ignored,
     is_added_by_every_rank,
     is_undivided,
     window_of_the_same_weight,
@@ -219,11 +220,16 @@ def _same(number: float, other: float) -> bool:
 def _of_further(
     facts: StepFacts, objective: Objective, main: Diagnosis, past: Sequence[Closed]
 ) -> Diagnosis:
-    """A further objective: without the division by K that the main one has, or with its weight."""
+    """A further objective: without the division by K that the main one has, or with its weight.
+
+    Or a cross entropy whose divisor counts ignored targets, too.
+    """
     if is_fair(facts, objective):
         return Diagnosis("fair", objective=objective)
     if main.pattern not in NORMALISED:
         return Diagnosis("coefficient", objective=objective)
+    if counts_ignored(facts, objective):
+        return Diagnosis("term_padding", objective=objective)
     k = facts.micro_batches_of(objective)
     if is_undivided(facts, objective):
         return Diagnosis("term_missing", objective=objective, ratio=k)

@@ -282,9 +282,12 @@ def _by_number(
 ) -> Diagnosis | None:
     """B = R or 1/R, then B = K or 1/K.
 
-    With K = R the numbers coincide: ``_is_of_ranks`` decides.
+    With K = R the numbers coincide: ``_is_of_ranks`` decides. If a window as long as this one was
+    fair, it is chance.
     """
     k, ranks = facts.micro_batches_of(objective), facts.run.world_size
+    if any(c.pattern in FAIR and c.micro_batches == k for c in past):
+        return None
     near = Near(balance, facts.tolerance)
     usual = max([k, *[c.micro_batches for c in wrong_windows(past)]])
     numbers: list[tuple[Pattern, Callable[[int], float]]] = []

@@ -15,6 +15,7 @@ from gradledger_monitor.model.tolerances import WEIGHT
 from gradledger_monitor.rules.balance.evidence import (
     Near,
     common_coefficient,
+    divides_by_all_positions,
     has_one_term_in_each,
     is_round,
     is_undivided_coefficient,
@@ -36,6 +37,15 @@ def is_added_by_every_rank(facts: StepFacts, objective: Objective) -> bool:
         return False
     balance = objective.ledger.balance
     return is_round(balance / ranks) and not is_round(balance)
+
+
+def counts_ignored(facts: StepFacts, objective: Objective) -> bool:
+    """Whether a cross entropy is divided by all positions, ignored ones included.
+
+    A constant in front of it, if there is one, is not taken out: then nothing is shown.
+    """
+    cross_entropy = objective.kind.startswith("NllLoss") and not objective.weighted_inside
+    return cross_entropy and divides_by_all_positions(facts, objective)
 
 
 def is_undivided(facts: StepFacts, objective: Objective) -> bool:

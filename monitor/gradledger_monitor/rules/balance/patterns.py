@@ -19,6 +19,7 @@ Pattern = Literal[
     "coefficient",  # a constant multiplier of the loss explains B
     "missing",  # B = K
     "term_missing",  # B of a further objective is K times its coefficient
+    "term_padding",  # a further objective is divided by all positions, ignored ones too
     "term_world",  # B of a penalty is R times its coefficient: every rank adds it
     "double",  # B = 1/K
     "partial",  # B = k/K in a short or long window

@@ -217,9 +217,12 @@ class TokenWeightsUnequal(Rule):
         of_loss = f" of the {name}" if several else ""
         average = f" ({recent:.1%} on average over the last {steps} windows)" if steps > 1 else ""
         where = _where(entries, facts.tolerance)
+        besides = (
+            ", besides those that the loss gives its tokens" if objective.weighted_inside else ""
+        )
         summary = (
             f"In step {facts.step}, {ledger.misallocation * share:.1%} of the gradient's weight is "
-            f"on the wrong tokens{of_loss}{average}. Weights differ {where}: "
+            f"on the wrong tokens{of_loss}{average}. Weights differ {where}{besides}: "
             f"{_contrast(entries)}"
         )
         return finding(
@@ -252,7 +255,8 @@ def why_not_evaluated(
     ``light`` is the share of the gradient below which a further loss need not.
     """
     reading = objective.reading
-    if objective.weighted_inside and not objective.elements_count:
+    counted = objective.elements_count or objective.is_mean_of_counted(facts.tolerance)
+    if objective.weighted_inside and not counted:
         return not_applicable(WEIGHTED_INSIDE)
     if reading.of_part and not reading.is_fair(facts.tolerance, facts.intended):
         return not_measured(PARTS_OR_TASKS)

@@ -8,6 +8,7 @@ from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.rules.balance.patterns import Pattern
 from gradledger_monitor.rules.number_text import significant
+from gradledger_monitor.rules.objective_names import objective_name
 from gradledger_monitor.rules.reduction.common import (
     BALANCE_OFF,
     balance,
@@ -39,7 +40,7 @@ class WrongDenominator(Rule):
     All tokens have nearly equal weight (d < 1%), but the balance differs between windows and
     matches no other mistake; or the divisor is the token count of an earlier window; or the
     token weights match a division by all positions of a micro-batch, including those whose
-    targets are ignored.
+    targets are ignored; of one of several losses, too.
 
     **Why it matters**
 
@@ -70,6 +71,9 @@ class WrongDenominator(Rule):
 
     def evaluate(self, window: Window) -> Outcome:
         """B differs between windows with even weights, or the divisor is another count."""
+        further = next((d for d in window.diagnoses if d.pattern == "term_padding"), None)
+        if further is not None and further.objective is not None:
+            return _of_further(window, further.objective)
         if not shows(window, "wandering", "padding", "stale"):
             return OK
         b, n = balance(window), tokens(window)
@@ -95,6 +99,24 @@ class WrongDenominator(Rule):
             padding=positions,
             earlier_balances=[round(c.balance, 6) for c in window.past if c.balance][-8:],
         )
+
+
+def _of_further(window: Window, objective: Objective) -> Outcome:
+    ledger, objectives = objective.ledger, window.facts.objectives
+    name, main = objective_name(objective, objectives), objective_name(objectives[0], objectives)
+    return finding(
+        "warning",
+        f"The divisor of the {name} counts ignored positions",
+        f"The {main} is normalised. The weights of the {counted(round(ledger.tokens), 'token')} of "
+        f"the {name} match a division by all positions, including ignored targets: they add up to "
+        f"{significant(ledger.balance)} instead of 1. So the share of the {name} in the gradient "
+        "changes with the number of ignored targets.",
+        token_mean(window.facts, objective),
+        objective=name,
+        balance=round(ledger.balance, 6),
+        tokens=as_count(ledger.tokens),
+        padding=True,
+    )
 
 
 def _cause(pattern: Pattern, divisor: float, objective: Objective, tolerance: float) -> str:
