@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 
 import pytest
@@ -110,16 +111,22 @@ def test_a_micro_batch_of_one_row_has_the_same_objective(objective: Objective) -
     assert list(map(shape_of_term, one)) == list(map(shape_of_term, many))
 
 
-@pytest.mark.parametrize(("weight", "outer"), [(1.0, 1.0), (0.01, 0.01), (None, None)])
+@pytest.mark.parametrize(
+    ("weights", "outer"), [((1.0,), None), ((0.01,), 0.01), ((), None), ((0.01, 1.0), 0.01)]
+)
 def test_of_several_constants_the_product_and_the_outermost_are_recorded(
-    weight: float | None, outer: float | None
+    weights: tuple[float, ...], outer: float | None
 ) -> None:
+    """A factor of 1 is none: Accelerate multiplies by the number of processes."""
+
     def router(logits: torch.Tensor, _: Rows) -> torch.Tensor:
         loss = 4 * logits.softmax(-1).mean(0).square().sum()
-        return loss if weight is None else weight * loss
+        for weight in weights:
+            loss = weight * loss
+        return loss
 
     (term,) = terms_on(Rows.of(6), router)
-    assert (term.coefficient, term.outer_coefficient) == (4 * (weight or 1.0), outer)
+    assert (term.coefficient, term.outer_coefficient) == (4 * math.prod(weights), outer)
 
 
 @by_objective

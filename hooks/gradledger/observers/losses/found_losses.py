@@ -16,7 +16,8 @@ class GraphPath(NamedTuple):
 
     ``divided`` states whether one is a division. ``coefficient`` is the product of the constant
     factors; None if there are none, or if one cannot be read without waiting; ``outer`` is the one
-    nearest to the root. ``nonlinear`` states whether one is a non-linear function of a scalar.
+    nearest to the root that is not 1: a library may multiply by the number of processes.
+    ``nonlinear`` states whether one is a non-linear function of a scalar.
     ``function`` is the outermost of these, a function of the whole micro-batch: below it, constants
     are part of the function.
     """
@@ -38,7 +39,9 @@ class GraphPath(NamedTuple):
             if constant is not None:
                 if self.coefficient is None:
                     return self._replace(coefficient=constant, outer=constant)
-                return self._replace(coefficient=constant * (self.coefficient or 1.0))
+                outer = constant if self.outer == 1.0 else self.outer
+                product = constant * (self.coefficient or 1.0)
+                return self._replace(coefficient=product, outer=outer)
         return self
 
 
