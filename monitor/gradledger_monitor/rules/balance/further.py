@@ -19,6 +19,7 @@ from gradledger_monitor.rules.balance.evidence import (
     has_one_term_in_each,
     is_round,
     is_undivided_coefficient,
+    reductions,
     weight_of_micro_batch,
     whole_weights,
 )
@@ -40,12 +41,13 @@ def is_added_by_every_rank(facts: StepFacts, objective: Objective) -> bool:
 
 
 def counts_ignored(facts: StepFacts, objective: Objective) -> bool:
-    """Whether a cross entropy is divided by all positions, ignored ones included.
+    """Whether a summed cross entropy is divided by all positions, ignored ones included.
 
-    A constant in front of it, if there is one, is not taken out: then nothing is shown.
+    A loss that the loop masks may be a mean over all of them on purpose, as the consistency of
+    FixMatch is. A constant in front of it, if there is one, is not taken out: it shows nothing.
     """
-    cross_entropy = objective.kind.startswith("NllLoss") and not objective.weighted_inside
-    return cross_entropy and divides_by_all_positions(facts, objective)
+    summed = objective.kind.startswith("NllLoss") and reductions(objective) == {"sum"}
+    return summed and divides_by_all_positions(facts, objective)
 
 
 def is_undivided(facts: StepFacts, objective: Objective) -> bool:
