@@ -314,6 +314,7 @@ class StepRecord:
     trainable: int | None = None
     skipped: bool = False  # the GradScaler found a non-finite gradient and did not step
     closure: bool = False  # its backwards ran inside ``step(closure)``
+    accumulating: bool = False  # Accelerate states that the window has not ended
     left_open: LeftOpen | None = None  # the process ended, and no step was taken
     half_precision: bool = False  # loss and weights have fp16 or bf16 rounding errors
     by_hand: bool = False  # no optimizer of PyTorch made the update; its gradient may be gone

@@ -44,7 +44,17 @@ def over_all_tokens(model: nn.Module, batch: Batch, window: Batches) -> Tensor:
     return cross_entropy(model, batch, reduction="sum") * MICRO_BATCHES / count
 
 
-def trained(watched: AbstractContextManager[object], data: list[Batches], loss_of: Any) -> Any:
+def squared(model: nn.Module, batch: Batch, window: Batches) -> Tensor:
+    """No cross entropy: what divides it once may be its own."""
+    return torch.nn.functional.mse_loss(model(batch[0]), torch.zeros(()).expand(*batch[1].shape, 7))
+
+
+def trained(
+    watched: AbstractContextManager[object],
+    data: list[Batches],
+    loss_of: Any,
+    prepares_optimizer: bool = True,
+) -> Any:
     """The loop of Accelerate's guide, with dropout, clipping and a schedule."""
     accelerate.state.AcceleratorState._reset_state(True)
     model = nn.Sequential(tiny_model(), nn.Dropout(0.3))
@@ -53,7 +63,9 @@ def trained(watched: AbstractContextManager[object], data: list[Batches], loss_o
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
         schedule = torch.optim.lr_scheduler.LinearLR(optimizer)
         loader: Any = DataLoader(list(chain.from_iterable(data)), batch_size=None)  # type: ignore[arg-type]
-        model, optimizer, schedule, loader = accelerator.prepare(model, optimizer, schedule, loader)
+        model, schedule, loader = accelerator.prepare(model, schedule, loader)
+        if prepares_optimizer:
+            optimizer = accelerator.prepare(optimizer)
         for index, batch in enumerate(loader):
             with accelerator.accumulate(model):
                 loss = loss_of(model, batch, data[index // MICRO_BATCHES])
@@ -89,6 +101,19 @@ def test_its_mean_of_micro_batch_means_is_named() -> None:
     evaluation = recorded.evaluation()
     assert accused(evaluation) == {UNEQUAL: 1}
     assert evaluation.verdict == "broken"
+
+
+@pytest.mark.parametrize("loss_of", [mean, squared])
+def test_an_optimizer_that_was_not_prepared_steps_too_early(loss_of: Any) -> None:
+    recorded = Recording()
+    data = windows(STEPS, lengths=EQUAL)
+    trained(recording(recorded), data, loss_of, prepares_optimizer=False)
+    assert len(recorded.records()) == STEPS * MICRO_BATCHES
+    found = {finding.rule: finding for finding in recorded.evaluation().findings}
+    early = found["loop.step_every_microbatch"]
+    if loss_of is squared:  # of a cross entropy, the division alone shows it at the last step
+        assert "the optimizer was not prepared" in early.summary
+        assert "accelerator.prepare" in early.fix
 
 
 @pytest.mark.parametrize(

@@ -467,3 +467,19 @@ def test_backwards_that_no_step_followed_are_an_error_if_the_loop_began_anew() -
         "60 of them. 65 of 70 measured norms were not finite. The losses were scaled, and "
         "scaler.step was not called."
     )
+
+
+def test_an_optimizer_that_steps_while_accelerate_accumulates_was_not_prepared() -> None:
+    """Of a squared error, a half may be its formula; the step in the middle shows what it is."""
+
+    def named(accumulating: tuple[bool, ...]) -> str:
+        error = dataclasses.replace(term(10, 0.025), kind="MseLossBackward0")
+        sent = [record([error], number + 1) for number in range(len(accumulating))]
+        for each, early in zip(sent, accumulating, strict=True):
+            each.accumulating = early
+        evaluation = judged([facts(each) for each in sent])
+        found = [f for f in evaluation.findings if f.rule == "loop.step_every_microbatch"]
+        return found[0].summary if found else ""
+
+    assert "the optimizer was not prepared" in named((True, True, True, False))
+    assert named((False, False, False, False)) == ""

@@ -24,8 +24,7 @@ A step passes through in this order (``_before_step``, ``_after_step``):
 4. The post-hook: every observer's ``step_ends``.
 5. ``OptimizerRounds`` and ``StepSampler`` choose the next sampled step; one copy to the host
    starts for all values on a device; the sink gets the step.
-
-If a GradScaler skips the step, no step hook runs, and ``close_skipped`` closes the window.
+6. If a GradScaler skips the step, no step hook runs, and ``close_skipped`` closes the window.
 """
 
 from __future__ import annotations
@@ -59,6 +58,7 @@ from gradledger.observers.base import Observers, Patch
 from gradledger.observers.batches.dataloaders import DataLoaders
 from gradledger.observers.clipping import Clipping
 from gradledger.observers.collectives import Collectives
+from gradledger.observers.declared_accumulation import DeclaredAccumulation
 from gradledger.observers.grad_scaler import GradScalerCalls
 from gradledger.observers.gradient_sample import GradientSample
 from gradledger.observers.graph_captures import GraphCaptures
@@ -115,6 +115,7 @@ class Recorder:
                 ZeroGradCalls(self.windows),
                 ModelAveraging(),
                 Resumes(self.windows),
+                DeclaredAccumulation(),
                 self.captures,
             ],
             self._lock,

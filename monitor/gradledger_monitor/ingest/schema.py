@@ -262,6 +262,7 @@ class StepRecord(Struct, gc=False, kw_only=True, omit_defaults=True, tag="step")
     trainable: Count | None = None
     skipped: bool = False
     closure: bool = False
+    accumulating: bool = False
     left_open: LeftOpen | None = None
     half_precision: bool = False
     by_hand: bool = False

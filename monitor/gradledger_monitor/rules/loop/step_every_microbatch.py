@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gradledger_monitor.model.findings import Outcome
+from gradledger_monitor.rules.balance.evidence import is_one_divided_cross_entropy
 from gradledger_monitor.rules.reduction.common import (
     BALANCE_OFF,
     balance,
@@ -18,6 +19,12 @@ if (i + 1) % K == 0:                 # step once per window, not once per micro-
     optimizer.step()
     optimizer.zero_grad()"""
 
+FIX_OF_ACCELERATE = """\
+# an optimizer that is not prepared does not know where a window ends:
+optimizer = accelerator.prepare(optimizer)"""
+
+NOT_PREPARED = " Accelerate accumulates meanwhile: the optimizer was not prepared."
+
 
 class StepEveryMicrobatch(Rule):
     """The loss is divided for accumulation, but the optimizer steps after every micro-batch.
@@ -25,7 +32,8 @@ class StepEveryMicrobatch(Rule):
     **What it sees**
 
     Windows of one micro-batch with a balance of 1/m, for the same whole number m in every
-    window whose balance is wrong.
+    window whose balance is wrong. The loss is a cross entropy with one division; or Accelerate
+    states at such a step that the window has not ended.
 
     **Why it matters**
 
@@ -53,13 +61,16 @@ class StepEveryMicrobatch(Rule):
         """K = 1 and B = 1/m, in two windows."""
         if not shows(window, "early_step"):
             return OK
-        m = round(1 / factor(window))
+        m, objective = round(1 / factor(window)), window.balance.objective
+        assert objective is not None
+        unprepared = window.facts.record.accumulating or not is_one_divided_cross_entropy(objective)
         return finding(
             "warning",
             f"The optimizer steps after 1 micro-batch instead of {m}",
             f"The window holds 1 micro-batch, and its balance is 1/{m}{of_declared(window)}: the "
-            f"loss is divided for an accumulation over {m} micro-batches that does not take place.",
-            FIX,
+            f"loss is divided for an accumulation over {m} micro-batches that does not take place."
+            f"{NOT_PREPARED if unprepared else ''}",
+            FIX_OF_ACCELERATE if unprepared else FIX,
             balance=round(balance(window), 6),
             micro_batches=1,
             intended_micro_batches=m,
