@@ -414,6 +414,8 @@ def test_a_penalty_that_every_rank_adds_is_named_where_its_coefficient_shows_it(
     assert of(0.01 / 4, ranks=4) == ["fair", "coefficient"]  # its share on each rank
     assert of(0.01, ranks=2) == ["fair", "coefficient"]  # may be the share of 0.02
     assert of(0.01, ranks=4, factor=1 / 4) == ["fair", "coefficient"]  # averaged
+    nearly = 0.01 * (1 - 3e-8)  # a rounding error below a power of ten
+    assert of(nearly / 2, ranks=2) == ["fair", "coefficient"]
 
 
 def test_with_as_many_ranks_as_micro_batches_the_factor_shows_which_of_both_it_is() -> None:

@@ -389,6 +389,5 @@ def is_round(value: float) -> bool:
 
 
 def _mantissa(value: float) -> float:
-    """The decimal mantissa, 1 to 10, to three places: 0.025 -> 2.5."""
-    mantissa = float(f"{abs(value):e}".split("e")[0])
-    return round(mantissa, 3)
+    """The decimal mantissa, from 1 to below 10, to three places: 0.025 -> 2.5, 0.0099999 -> 1."""
+    return float(f"{abs(value):.3e}".split("e")[0])
