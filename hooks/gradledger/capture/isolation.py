@@ -37,8 +37,6 @@ _dynamo: Any = getattr(_private("_dynamo"), "eval_frame", None)
 _functorch_level: Any = getattr(_private("_functorch"), "maybe_current_level", None)
 _set_compiler: Any = getattr(_dynamo, "set_eval_frame", None)
 
-CAN_CAPTURE = torch.backends.cuda.is_built()  # otherwise PyTorch has stand-ins that raise
-
 
 def never_compile(function: F) -> F:
     """Make Dynamo skip a function of the hooks when compiled code calls it.
@@ -130,9 +128,13 @@ def in_functorch() -> bool:
     return _functorch_level is not None and _functorch_level() is not None
 
 
+@never_compile
 def capturing() -> bool:
-    """Whether this thread records a CUDA graph: operations do not run, the graph repeats them."""
-    return CAN_CAPTURE and torch.cuda.is_current_stream_capturing()
+    """Whether this thread records a CUDA graph: operations do not run, the graph repeats them.
+
+    Asked before CUDA is in use, PyTorch raises on a machine without a driver.
+    """
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
 def is_plain(tensor: Any) -> bool:

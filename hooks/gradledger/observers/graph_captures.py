@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 
-from gradledger.capture.isolation import CAN_CAPTURE
 from gradledger.observers.base import Observer
 
 WAIT_SECONDS = 1.0  # for the background thread, which reads values that have arrived
@@ -30,7 +29,7 @@ class GraphCaptures(Observer):
 
     def install(self) -> None:
         """Wrap the two methods that every capture by PyTorch calls."""
-        if CAN_CAPTURE:
+        if torch.backends.cuda.is_built():
             self.patch(torch.cuda.CUDAGraph, "capture_begin", self._wrap_begin, always=True)
             self.patch(torch.cuda.CUDAGraph, "capture_end", self._wrap_end, always=True)
 
