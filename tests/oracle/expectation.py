@@ -136,8 +136,8 @@ def of_arithmetic(program: Program, truth: Truth) -> Expectation:
         return Expectation(unknown=f"{truth.steps} steps of {truth.windows} windows")
     if program.objective == "squared_error" and _halved(program, truth):
         return Expectation(unknown="half a squared error may be intended")
-    constant_share = program.normalisation == "share" and (program.k, program.data) == (1, "equal")
-    if constant_share and not is_balanced(program):
+    even = program.k == 1 and program.data in ("equal", "short_batch")  # on all ranks
+    if even and program.normalisation == "share" and not is_balanced(program):
         return Expectation(unknown="the share of a rank may be an intended weight")
     if program.normalisation == "sum" and _is_constant_sum(program, truth):
         return Expectation(unknown="a sum of equally many elements may be intended")

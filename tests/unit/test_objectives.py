@@ -245,6 +245,9 @@ def test_utterances_of_one_length_by_chance_are_read_in_the_same_unit_as_others(
     )
     for each in (same, mixed):
         assert shown(objectives(each)) == [("CtcLossBackward0#0", "elements", 2, round(1 / 3, 9))]
+    of_three = {"elements": 6, "element_weight": 1 / 2}  # letters: 6 / 2 = 3 of utterances
+    chance = other(term(6, 1 / 6), "CtcLossBackward0", **of_three)
+    assert shown(objectives(chance)) == [("CtcLossBackward0#0", "elements", 6, 3.0)]
 
 
 def test_tokens_of_a_micro_batch_are_counted_once_whatever_else_its_loss_holds() -> None:

@@ -360,8 +360,14 @@ def _readings(terms: list[WeightedTerm], weighted_inside: bool) -> Iterator[Read
 def _possible_units(terms: list[WeightedTerm], weighted_inside: bool) -> tuple[str, ...]:
     """The units that the author may have meant, the most likely first.
 
-    A class-weighted loss is a sum over class weights: PyTorch divides its mean by their sum.
+    A class-weighted loss is a sum over class weights: PyTorch divides its mean by their sum. A CTC
+    loss that divides each utterance by its length counts utterances; divided by the lengths, they
+    add up to 1 by chance only.
     """
+    if weighted_inside and all(
+        t.loss_term.kind.startswith("CtcLoss") and t.loss_term.elements for t in terms
+    ):
+        return "elements", "counted_elements"
     if weighted_inside:
         return "elements", "counted_elements", "tokens"
     if all(t.loss_term.class_weight for t in terms):

@@ -9,6 +9,7 @@ from gradledger_monitor.model.clipping import CLIP_CALLS
 from gradledger_monitor.model.loss_names import IndexedMicroBatches
 from gradledger_monitor.model.ranks.manual_all_reduce import UNSEEN, ManualAllReduce
 
+SKIPPED = "the GradScaler skipped this step"
 NO_BACKWARD = "no backward added to the gradients of this window"
 
 
@@ -17,7 +18,7 @@ def why_unmeasured(
 ) -> str | None:
     """Why the weights of this rank's tokens are not known; None if they are."""
     if record.skipped:
-        return "the GradScaler skipped this step"
+        return SKIPPED
     if not record.micro_batches:
         return NO_BACKWARD
     unknown = record.post_factor is None and record.step_size is None

@@ -10,6 +10,7 @@ from gradledger_monitor.model.findings import Outcome, Severity
 from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.token_ledger import Entry, total
+from gradledger_monitor.model.unmeasured import SKIPPED
 from gradledger_monitor.rules.balance.diagnosis import (
     ADDED_AGAIN,
     CONSTANT_TARGETS,
@@ -124,6 +125,8 @@ class TokenWeightsUnequal(Rule):
     def evaluate(self, window: Window) -> Outcome:
         """OK if the weights of every objective are even in some unit; else the heaviest's d."""
         facts = window.facts
+        if facts.record.skipped:  # no token has a weight in a gradient that is not applied
+            return not_applicable(SKIPPED)
         if facts.unmeasured:
             return not_measured(facts.unmeasured)
         intended = weighted_by_design(facts)
