@@ -217,8 +217,11 @@ def _by_framework(program: Program) -> int:
 def _true_besides(program: Program, truth: Truth) -> frozenset[str]:
     """What is true of the numbers, whatever else names their cause."""
     rules = set()
-    if (program.all_reduce, program.normalisation) == ("sum_only", "stale_count"):
-        rules.add(WORLD)  # each rank divides by its own count, if that of another window
+    if program.all_reduce == "sum_only" and program.normalisation in (
+        "stale_count",
+        "after_backward",
+    ):
+        rules.add(WORLD)  # each rank divides the sum by its own count
     for name in {name for step in truth.true_steps for name in step.accounts}:
         accounts = [step.accounts[name] for step in truth.true_steps if name in step.accounts]
         balances = [account.balance for account in accounts]
@@ -282,7 +285,9 @@ def _reductions(program: Program, truth: Truth) -> tuple[frozenset[str], list[st
 
 def _misallocated(program: Program, accounts: list[tuple[TrueStep, Account]]) -> set[str]:
     tolerance = 0.03 if program.precision == "bfloat16" else MISALLOCATION
-    uneven = any(account.misallocation >= tolerance for _, account in accounts)
+    shares = [account.misallocation for _, account in accounts]
+    averages = [sum(shares[:n]) / n for n in range(1, len(shares) + 1)]
+    uneven = any(min(pair) >= tolerance for pair in zip(shares, averages, strict=True))
     return {UNEQUAL} if uneven else set()
 
 

@@ -1105,3 +1105,20 @@ def test_two_backwards_of_each_batch_are_not_evidence_of_a_missing_division() ->
         for batch, print_ in zip(step.micro_batches, prints, strict=True):
             batch.fingerprint = print_
         assert first(facts(step), before(2.0, 2.0)).reason == pattern
+
+
+def test_gradients_that_the_loop_adds_up_are_not_averaged_over_the_ranks() -> None:
+    """A weight of 1/4 with two micro-batches on two ranks: a sum over both would be 1/2."""
+
+    def pattern(weight: float, factor: float) -> str:
+        left = [[1.0, -2.0, 0.5], [3.0, 1.0, -0.25]]
+        at_step = [factor * sum(column) for column in zip(*left, strict=True)]
+        fields: dict[str, Any] = {"post_factor": None, "sync": "unknown", "collectives_after": 3}
+        terms = [term(10, weight, "sum")] * 2
+        step = facts(*(record(terms, samples=Samples(x, at_step), **fields) for x in left))
+        return windows(step, step)[-1].pattern
+
+    assert pattern(1 / 4, factor=1.0) != "sum"
+    assert pattern(1 / 2, factor=1.0) == "sum"
+    assert pattern(1.0, factor=1 / 2) == "sum"
+    assert pattern(1 / 2, factor=1 / 2) == "sum"

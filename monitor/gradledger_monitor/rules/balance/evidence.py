@@ -104,7 +104,10 @@ def _totals_of_parts(facts: StepFacts, objective: Objective) -> list[float]:
 
 
 def is_sum(facts: StepFacts, objective: Objective) -> bool:
-    """Every token weighs 1, or 1 averaged over ranks or micro-batches: nothing divides by N."""
+    """Every token weighs 1, or 1 averaged over ranks or micro-batches: nothing divides by N.
+
+    If the loop adds up the gradients of the ranks, nothing averages them.
+    """
     if (
         is_bare_reduction(objective)
         or "mean" in reductions(objective)
@@ -112,6 +115,8 @@ def is_sum(facts: StepFacts, objective: Objective) -> bool:
     ):
         return False
     k, ranks = facts.micro_batches_of(objective), facts.run.world_size if facts.averaged else 1
+    if facts.all_reduce_factor is not None and Near(facts.all_reduce_factor, facts.tolerance)(1.0):
+        ranks = 1
     weights = {line.weight for line in objective.ledger.lines if line.tokens}
     plain = [1.0, 1 / ranks]
     if not any(_is_reduced_by_mean(term) for term in objective.terms):
