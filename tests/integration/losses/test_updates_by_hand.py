@@ -567,6 +567,7 @@ def test_master_weights_of_another_thread_are_not_read(monkeypatch: pytest.Monke
             with torch.no_grad():
                 for master, parameter in zip(masters, parameters, strict=True):
                     parameter.copy_(master)
+        barrier.wait()  # what a thread that has ended trained with, the other one may read
 
     with recorded_to_the_end():
         threads = [threading.Thread(target=run, args=(tiny_model(seed),)) for seed in (1, 2)]
