@@ -29,7 +29,7 @@ from gradledger_monitor.rules.balance.history import (
     OTHER_DIVISOR,
     SCALED_BY_LOOP,
 )
-from gradledger_monitor.rules.balance.patterns import Closed, Diagnosis
+from gradledger_monitor.rules.balance.patterns import Closed, Diagnosis, Pattern
 from helpers.facts import accused, facts, judged, record, term
 
 EVEN = (50, 50, 50, 50)
@@ -202,6 +202,16 @@ def test_single_micro_batches_that_are_divided_are_steps_too_early() -> None:
     past = before(1 / 8, micro_batches=1)
     assert pattern_and_ratio(alone(1 / 8), *past) == ("early_step", 1 / 8)
     assert pattern_and_ratio(alone(1 / 8)) == ("pending", 1.0)
+
+
+def test_that_an_optimizer_was_not_prepared_follows_only_from_what_accelerate_stated() -> None:
+    """Steps that are too early by their division alone, of a cross entropy, do not show it."""
+    quarter = facts(record([dataclasses.replace(term(40, 1 / 160), kind="MseLossBackward0")]))
+    earlier = before(1 / 4, 1 / 4, micro_batches=1)
+    cases: dict[Pattern, Pattern] = {"early_step": "constant", "unprepared": "unprepared"}
+    for pattern, shown in cases.items():
+        past = [closed._replace(pattern=pattern) for closed in earlier]
+        assert first(quarter, past).pattern == shown
 
 
 def test_a_division_is_read_as_one_by_micro_batches_up_to_the_most_there_may_be() -> None:

@@ -132,7 +132,7 @@ def in_functorch() -> bool:
 def capturing() -> bool:
     """Whether this thread records a CUDA graph: operations do not run, the graph repeats them.
 
-    Asked before CUDA is in use, PyTorch raises on a machine without a driver.
+    Before CUDA is in use, PyTorch's function raises on a machine without a driver.
     """
     return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 

@@ -140,11 +140,12 @@ class Objective:
 
         The loss weighs the tokens, too. A micro-batch of one sequence may have its mean by design.
         """
+        if self.reading.unit != "counted_elements" or self.elements_count:
+            return False
         terms = [t.loss_term for t in self.terms]
         of_tokens = all(t.elements == t.size for t in terms)
         alone = all((t.rows if t.samples is None else t.samples) == 1 for t in terms)
-        masked = self.reading.unit == "counted_elements" and not self.elements_count
-        return masked and of_tokens and not alone and self.reading.is_of_means(tolerance)
+        return of_tokens and not alone and self.reading.is_of_means(tolerance)
 
     @property
     def is_nonlinear(self) -> bool:

@@ -43,6 +43,7 @@ _WRONG: dict[Pattern | None, str] = {
     "padding": "divided by all positions, ignored ones included",
     "stale": "equal weights, but divided by the number of tokens of an earlier window",
     "early_step": "divided for several micro-batches, and applied after one",
+    "unprepared": "divided for several micro-batches, and applied after one",
     "wandering": "equal weights, but not divided by N",
     "constant": "equal weights, and a constant balance other than 1",
 }

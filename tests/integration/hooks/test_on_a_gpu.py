@@ -203,7 +203,7 @@ def test_the_background_thread_reads_nothing_during_a_capture(tmp_path: Path) ->
     assert "5 records not sent yet" in ended.stderr, ended.stderr
 
 
-def test_a_window_that_no_step_closed_is_reported(tmp_path: Path) -> None:
+def test_a_window_that_no_step_closed_is_reported() -> None:
     recorded, [window] = Recording(), on_device(1)
     recorder = Recorder(recorded.steps.append)
     recorder.install()

@@ -176,7 +176,7 @@ def _of_main(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> 
         return Diagnosis("unmeasured", PARTS_OR_TASKS, objective)
     diagnosis = explain(facts, objective, past)
     masked = objective.weighted_inside and not objective.elements_count
-    if masked and diagnosis.pattern in ("wandering", "early_step"):
+    if masked and diagnosis.pattern in ("wandering", "early_step", "unprepared"):
         return Diagnosis("unmeasured", NO_ELEMENTS, objective)
     harmless = diagnosis.pattern in FAIR or diagnosis.pattern == "coefficient"
     if not harmless and may_pass_on_gradients(objective):

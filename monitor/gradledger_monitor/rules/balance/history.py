@@ -124,9 +124,11 @@ def by_history(
     divisor = _divisor(balance)
     single = len(facts.record.micro_batches) == 1
     whole = 1 < divisor <= MOST_MICRO_BATCHES and Near(balance, facts.tolerance)(1 / divisor)
-    early = facts.record.accumulating or any(c.pattern == "early_step" for c in past)
-    if single and whole and not varies and (early or is_one_divided_cross_entropy(objective)):
-        return Diagnosis("early_step", objective=objective, ratio=1 / divisor)
+    if single and whole and not varies:
+        if facts.record.accumulating or any(c.pattern == "unprepared" for c in past):
+            return Diagnosis("unprepared", objective=objective, ratio=1 / divisor)
+        if is_one_divided_cross_entropy(objective):
+            return Diagnosis("early_step", objective=objective, ratio=1 / divisor)
     return Diagnosis("constant", objective=objective)
 
 

@@ -30,6 +30,7 @@ Pattern = Literal[
     "padding",  # the divisor counts all positions, ignored ones too
     "stale",  # the divisor is the number of tokens of an earlier window
     "early_step",  # K = 1 and B = 1/m
+    "unprepared",  # the same, and Accelerate has stated at such a step that it accumulates
     "clipped",  # the loop itself scales the gradients to one norm
     "wandering",  # equal weights, and B differs from window to window
     "constant",  # B is off, and always the same

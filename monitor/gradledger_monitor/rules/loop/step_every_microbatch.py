@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from gradledger_monitor.model.findings import Outcome
-from gradledger_monitor.rules.balance.evidence import is_one_divided_cross_entropy
 from gradledger_monitor.rules.reduction.common import (
     BALANCE_OFF,
     balance,
@@ -59,11 +58,9 @@ class StepEveryMicrobatch(Rule):
 
     def evaluate(self, window: Window) -> Outcome:
         """K = 1 and B = 1/m, in two windows."""
-        if not shows(window, "early_step"):
+        if not shows(window, "early_step", "unprepared"):
             return OK
-        m, objective = round(1 / factor(window)), window.balance.objective
-        assert objective is not None
-        unprepared = window.facts.record.accumulating or not is_one_divided_cross_entropy(objective)
+        m, unprepared = round(1 / factor(window)), shows(window, "unprepared")
         return finding(
             "warning",
             f"The optimizer steps after 1 micro-batch instead of {m}",
