@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 import itertools
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
+import torch
 
 from helpers.facts import judged
 from museum.stage import Stage
@@ -21,12 +23,13 @@ from oracle.expectation import (
     of_arithmetic,
     of_mistakes,
 )
-from oracle.observing import Columns
+from oracle.observing import Columns, Observed
 from oracle.outcome import Outcome, outcome
 from oracle.program import DIMENSIONS, STEPS, Program, draw, parsed
 from oracle.report import wilson
 from oracle.run import IMPORTED, PlayedProgram, outcome_of, play
 from oracle.shrinking import shrunk
+from oracle.truth import truth_of
 from oracle.writing import script
 
 SIMPLEST = Program(5, **{name: next(iter(weights)) for name, weights in DIMENSIONS.items()})
@@ -173,6 +176,14 @@ def test_a_gradient_that_holds_an_earlier_window_has_no_account(stage: Stage) ->
     truth = play(stage, replace(SIMPLEST, mistake="never_zeroed")).truth
     assert truth.true_steps[0].accounts
     assert not any(step.accounts for step in truth.true_steps[1:])
+
+
+def test_a_gradient_that_is_not_finite_has_no_account() -> None:
+    columns = Columns(torch.eye(3, dtype=torch.float64), torch.ones(3), torch.zeros(3))
+    gradient = torch.tensor([math.nan, 1, 1], dtype=torch.float64)
+    observed = Observed(1, [1], [3], [gradient], [{"": columns}])
+    (step,) = truth_of(SIMPLEST, [observed]).true_steps
+    assert math.isinf(step.residual) and not step.accounts
 
 
 def test_programs_are_the_same_for_the_same_seed_and_reach_every_choice() -> None:

@@ -80,6 +80,9 @@ def _true_step(ranks: list[Observed], index: int, in_half: bool) -> TrueStep:
     if in_half or sum(len(each.masses) for each in columns.values()) > len(applied) // 2:
         columns = {name: _by_micro_batch(each) for name, each in columns.items()}
     columns = {name: _without_empty(each) for name, each in columns.items()}
+    if not all(each.isfinite().all() for each in (applied, *_gradients(columns))):
+        # weights that a mistake let diverge
+        return TrueStep(ranks[0].micro_batches[index], _rows(ranks, index), math.inf, {})
     matrix, weights, condition = _solved(columns, applied)
     if condition > WORST_CONDITION:
         columns = {name: _by_micro_batch(each) for name, each in columns.items()}
@@ -95,15 +98,23 @@ def _true_step(ranks: list[Observed], index: int, in_half: bool) -> TrueStep:
         accounts[name] = _account(own, each.masses, noise / part)
     return TrueStep(
         ranks[0].micro_batches[index],
-        sum(rank.rows[index] for rank in ranks),
+        _rows(ranks, index),
         residual,
         {} if foreign else accounts,
     )
 
 
+def _gradients(columns: dict[str, Columns]) -> list[Tensor]:
+    return [each.gradients for each in columns.values()]
+
+
+def _rows(ranks: list[Observed], index: int) -> int:
+    return sum(rank.rows[index] for rank in ranks)
+
+
 def _solved(columns: dict[str, Columns], applied: Tensor) -> tuple[Tensor, Tensor, float]:
     """The matrix of all gradients, their weights, and the matrix's condition."""
-    matrix = torch.cat([each.gradients for each in columns.values()]).T
+    matrix = torch.cat(_gradients(columns)).T
     solved = torch.linalg.lstsq(matrix, applied.unsqueeze(1), driver="gelsd")
     largest, least = float(solved.singular_values.max()), float(solved.singular_values.min())
     return matrix, solved.solution.flatten(), largest / max(least, 1e-300)
