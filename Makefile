@@ -12,7 +12,7 @@ SEED := 1
 # of pytest, for all targets that call it: make unit OPTIONS=--last-failed
 OPTIONS :=
 TRAINERS := transformers-4.45 transformers-5
-FRAMEWORK_LOOPS := accelerate/fabric/lightning/lightning_manual/trainer_compute_loss/trainer_loss_func/trainer_head/trainer_training_step
+FRAMEWORK_LOOPS := accelerate/fabric/lightning/lightning_manual/trainer_compute_loss/trainer_loss_func/trainer_head/trainer_training_step/trl_sft
 HEADS := transformers-4.57 transformers-5.0 transformers-5
 BENCH  := OMP_NUM_THREADS=1 $(BIN)/python bench/
 PEERS  := .venvs/peers/bin/python
@@ -105,7 +105,7 @@ zero-code: $(READY) $(TRAINERS:%=.venvs/%/.ready)  ## the published Trainer bug 
 missing-division: $(READY) $(HEADS:%=.venvs/%/.ready)  ## Trainer of transformers 4.57, 5.0 and 5.23: 18 model heads against their true gradients; 10 minutes
 	$(BIN)/pytest $(OPTIONS) -v tests/frameworks/zero_code/missing_division.py
 
-frameworks: .venvs/frameworks/.ready  ## Trainer, Accelerate and Lightning, watched; and generated programs of their loops
+frameworks: .venvs/frameworks/.ready  ## Trainer, Accelerate, Lightning and trl, watched; and generated programs of their loops
 	OMP_NUM_THREADS=1 .venvs/frameworks/bin/python -m pytest $(OPTIONS) -W ignore tests/frameworks
 	cd tests && ../.venvs/frameworks/bin/python -W ignore -m oracle.run 48 --jobs 1 --only loop:$(FRAMEWORK_LOOPS)
 

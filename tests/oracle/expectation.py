@@ -31,6 +31,7 @@ K_OF_ROUND = {"z_loss": {2, 3}, "penalty": {2, 3}}
 OF_TOKENS = {
     "cross_entropy",
     "ignore_index",
+    "next_token",
     "masked",
     "smoothed",
     "class_weights",
@@ -53,6 +54,7 @@ MISTAKES = {
     "first_unscaled": {"scaler.unscaled_backward"},
     "unscaled_inside": {"scaler.unscale_mid_window"},
     "updated_between": {"scaler.update_between_optimizers"},
+    "stepped_by_other_scaler": {"scaler.two_scalers"},
     "synced_every_micro_batch": {"ddp.missing_no_sync"},
     "never_synced": {"ddp.never_synced"},
     "first_synced": {"ddp.wrong_microbatch_synced"},

@@ -20,8 +20,8 @@ from pathlib import Path
 from helpers.facts import judged
 from museum.evaluation import facts_of
 from museum.stage import Stage
+from oracle.drawing import draw
 from oracle.outcome import SEVERE
-from oracle.program import draw
 from oracle.writing import script
 
 TARGET = r"^(\s*)(loss|\(.*\))\.backward\(\)"  # of a backward without a scaler

@@ -45,6 +45,16 @@ def micro_batch(lengths, generator):
         labels[row, length:] = -100
     return features, labels
 ''',
+    "prompted": '''
+def micro_batch(lengths, generator):
+    """Padded sentences after a prompt of one position, which no label belongs to."""
+    features = torch.randn(len(lengths), 1 + max(lengths), 8, generator=generator)
+    labels = torch.randint(0, 7, features.shape[:2], generator=generator)
+    labels[:, 0] = -100
+    for row, length in enumerate(lengths):
+        labels[row, 1 + length :] = -100
+    return features, labels
+''',
     "labels": '''
 def micro_batch(lengths, generator):
     """One row for each token."""
@@ -149,6 +159,7 @@ def _ctc(outputs: Tensor, batch: Batch) -> Elements:
 
 _TOKENS = "(labels != -100).sum()"
 _FLAT = "outputs.flatten(0, 1), labels.flatten()"
+_SHIFTED = "outputs[:, :-1].flatten(0, 1), labels[:, 1:].flatten()"
 
 OBJECTIVES = {
     "cross_entropy": Objective(
@@ -164,6 +175,13 @@ OBJECTIVES = {
         f'F.cross_entropy({_FLAT}, ignore_index=-100, reduction="sum")',
         _TOKENS,
         lambda outputs, batch: _even(_cross_entropy(outputs, batch[1])),
+    ),
+    "next_token": Objective(
+        "prompted",
+        f"F.cross_entropy({_SHIFTED})",
+        f'F.cross_entropy({_SHIFTED}, reduction="sum")',
+        _TOKENS,
+        lambda outputs, batch: _even(_cross_entropy(outputs[:, :-1], batch[1][:, 1:])),
     ),
     "masked": Objective(
         "sentences",

@@ -28,22 +28,24 @@ from helpers.facts import judged
 from museum.evaluation import facts_of
 from museum.stage import Stage, on_stages
 from museum.tables import replace_chapter
+from oracle.drawing import draw
 from oracle.expectation import Expectation, of_arithmetic, of_mistakes
 from oracle.observing import Observed, read
 from oracle.outcome import KINDS, WRONG_KINDS, Outcome, outcome
-from oracle.program import DIMENSIONS, FRAMEWORKS, Program, draw, is_balanced
+from oracle.program import DIMENSIONS, FRAMEWORKS, Program, is_balanced
 from oracle.report import chapter
 from oracle.shrinking import shrunk
 from oracle.truth import Truth, truth_of
 from oracle.writing import script
 
 # What scripts and their truth need.
-FRAMEWORK_MODULES = (
-    "accelerate",
-    "lightning.fabric",
-    "lightning.pytorch",
-    "transformers.trainer",
-)
+FRAMEWORK_MODULES = {
+    "accelerate": "accelerate",
+    "fabric": "lightning.fabric",
+    "lightning": "lightning.pytorch",
+    "trainer": "transformers.trainer",
+    "trl": "trl.trainer.sft_trainer",
+}
 IMPORTED = (
     "oracle.observing",
     "torch.distributed.fsdp",
@@ -109,9 +111,9 @@ def outcomes(programs: list[Program], jobs: int, shrink: bool) -> Iterator[tuple
             return first, first
         return first, shrunk(first, functools.partial(outcome_of, stage))
 
-    framework = any(program.loop in FRAMEWORKS for program in programs)
-    imported = (*IMPORTED, *FRAMEWORK_MODULES) if framework else IMPORTED
-    yield from on_stages(one, programs, jobs, imported)
+    loops = {program.loop.partition("_")[0] for program in programs if program.loop in FRAMEWORKS}
+    imported = (FRAMEWORK_MODULES[loop] for loop in sorted(loops))
+    yield from on_stages(one, programs, jobs, (*IMPORTED, *imported))
 
 
 def main() -> int:

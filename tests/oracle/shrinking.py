@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from oracle.combinations import violations
 from oracle.outcome import Outcome
-from oracle.program import DIMENSIONS, Program, is_valid
+from oracle.program import DIMENSIONS, Program
 
 
 def shrunk(failing: Outcome, run: Callable[[Program], Outcome]) -> Outcome:
@@ -19,7 +20,7 @@ def shrunk(failing: Outcome, run: Callable[[Program], Outcome]) -> Outcome:
             if smallest.program.choices[dimension] == simplest:
                 continue
             candidate = replace(smallest.program, **{dimension: simplest})  # type: ignore[arg-type]
-            if not is_valid(candidate):
+            if violations(candidate):
                 continue
             result = run(candidate)
             if result.kind == failing.kind and _same_rules(result, failing):

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from museum.stage import Stage
+from oracle.drawing import draw
 from oracle.metamorphic import RELATIONS, Relation, answer, violation
-from oracle.program import draw
 from oracle.run import IMPORTED
 from oracle.writing import script
 

@@ -13,6 +13,7 @@ import torch
 
 from helpers.facts import judged
 from museum.stage import Stage
+from oracle.drawing import draw, parsed
 from oracle.expectation import (
     DRIFT,
     MISSING,
@@ -25,7 +26,7 @@ from oracle.expectation import (
 )
 from oracle.observing import Columns, Observed
 from oracle.outcome import Outcome, outcome
-from oracle.program import DIMENSIONS, STEPS, Program, draw, parsed
+from oracle.program import DIMENSIONS, STEPS, Program
 from oracle.report import wilson
 from oracle.run import IMPORTED, PlayedProgram, outcome_of, play
 from oracle.shrinking import shrunk

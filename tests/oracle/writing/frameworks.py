@@ -23,6 +23,18 @@ _IMPORTS = {
         "from torch.utils.data import DataLoader",
         "from transformers import Trainer, TrainingArguments",
     ],
+    "trl": [
+        "import tempfile",
+        "",
+        "from datasets import Dataset",
+        "from tokenizers import Tokenizer, models",
+        "from torch.utils.data import DataLoader",
+        "from transformers import (",
+        "    GenerationMixin, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast,",
+        ")",
+        "from transformers.modeling_outputs import BaseModelOutput",
+        "from trl import SFTConfig, SFTTrainer",
+    ],
 }
 _STREAM = "stream = [batch for window in windows for batch in window]\n"
 
@@ -41,7 +53,7 @@ def loop(p: Program) -> str:
         return _fabric(p, lines)
     if p.loop.startswith("lightning"):
         return _lightning(p, lines)
-    return _trainer(p)
+    return _trl(p) if p.loop == "trl_sft" else _trainer(p)
 
 
 def head_forward(p: Program) -> str:
@@ -55,6 +67,39 @@ def head_forward(p: Program) -> str:
             return outputs
 {text}
         return {{"loss": loss, "logits": outputs}}
+"""
+
+
+def causal_model() -> str:
+    """``net`` and ``model`` as trl takes them: a body, and a head for the next token."""
+    return """
+class Body(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(8, 16)
+
+    def forward(self, features, **kwargs):
+        return BaseModelOutput(torch.tanh(self.linear(features)))
+
+
+class Net(PreTrainedModel, GenerationMixin):
+    config_class = PreTrainedConfig
+    base_model_prefix = "body"
+
+    def __init__(self):
+        super().__init__(PreTrainedConfig())
+        self.body = Body()
+        self.head = nn.Linear(16, 7)
+
+    def get_output_embeddings(self):
+        return self.head
+
+    def forward(self, features, **kwargs):
+        return self.head(self.body(features).last_hidden_state)
+
+
+net = Net()
+model = net
 """
 
 
@@ -137,8 +182,7 @@ trainer = pl.Trainer(
 
 
 def _trainer(p: Program) -> str:
-    lines = [line for line in forward_and_loss(p) if not line.startswith("outputs =")]
-    body = _indented(lines, 4).replace("counts[w]", "num_items_in_batch")
+    body = _indented(_lines_of_loss(p), 4).replace("counts[w]", "num_items_in_batch")
     own_loss, methods = "", ""
     if p.loop == "trainer_loss_func":
         own_loss = f"""
@@ -149,32 +193,89 @@ def loss_func(outputs, labels, num_items_in_batch=None):
 
 """
     if p.loop == "trainer_compute_loss":
-        methods = f"""
-    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-        labels = inputs["labels"]
-        outputs = model(inputs["features"])
-{indent(body, "    ")}
-        return (loss, outputs) if return_outputs else loss
-"""
+        methods = _compute_loss(p)
     if p.loop == "trainer_training_step":
         methods = f"""
     def training_step(self, model, inputs, num_items_in_batch=None):
         w, labels = self.state.global_step, inputs["labels"]
         outputs = model(inputs["features"])
-{_indented(lines, 8)}
+{_indented(_lines_of_loss(p), 8)}
         self.accelerator.backward(loss)
         return loss.detach()
 """
     passed = ", compute_loss_func=loss_func" if own_loss else ""
-    return f"""{own_loss}
-class InOrder(Trainer):
-    def get_train_dataloader(self):
-        return DataLoader(self.train_dataset, batch_size=None, shuffle=False)
-{methods}
+    return f"""{own_loss}{_in_order("Trainer", methods)}
 
 stream = [dict(features=batch[0], labels=batch[1]) for window in windows for batch in window]
 with tempfile.TemporaryDirectory() as folder:
     arguments = TrainingArguments(
+{_arguments(p)}
+    )
+    InOrder(
+        model,
+        arguments,
+        train_dataset=stream,
+        optimizers=(optimizer, None){passed},
+    ).train()
+"""
+
+
+def _trl(p: Program) -> str:
+    """SFTTrainer with its loss, a sum divided by the labels of the window, or with another."""
+    methods = "" if p.normalisation == "window" else _compute_loss(p)
+    return f"""
+{_in_order("SFTTrainer", methods)}
+
+stream = [
+    dict(features=batch[0], labels=batch[1], attention_mask=torch.ones_like(batch[1]))
+    for window in windows
+    for batch in window
+]
+words = Tokenizer(models.WordLevel({{"<pad>": 0}}, unk_token="<pad>"))
+tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, pad_token="<pad>", eos_token="<pad>")
+with tempfile.TemporaryDirectory() as folder:
+    arguments = SFTConfig(
+{_arguments(p)}
+        bf16=False,
+        gradient_checkpointing=False,
+        dataset_kwargs=dict(skip_prepare_dataset=True),
+    )
+    trainer = InOrder(
+        model,
+        arguments,
+        train_dataset=Dataset.from_dict(dict(input_ids=[[0, 0]], labels=[[0, 0]])),
+        processing_class=tokenizer,
+        optimizers=(optimizer, None),
+    )
+    trainer.train()
+"""
+
+
+def _lines_of_loss(p: Program) -> list[str]:
+    return [line for line in forward_and_loss(p) if not line.startswith("outputs =")]
+
+
+def _compute_loss(p: Program) -> str:
+    body = _indented(_lines_of_loss(p), 8).replace("counts[w]", "num_items_in_batch")
+    return f"""
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        labels = inputs["labels"]
+        outputs = model(inputs["features"])
+{body}
+        return (loss, outputs) if return_outputs else loss
+"""
+
+
+def _in_order(trainer: str, methods: str) -> str:
+    return f"""
+class InOrder({trainer}):
+    def get_train_dataloader(self):
+        return DataLoader(stream, batch_size=None, shuffle=False)
+{methods}"""
+
+
+def _arguments(p: Program) -> str:
+    return f"""
         output_dir=folder,
         gradient_accumulation_steps=K,
         max_steps={STEPS},
@@ -185,15 +286,7 @@ with tempfile.TemporaryDirectory() as folder:
         report_to="none",
         disable_tqdm=True,
         use_cpu=True,
-        average_tokens_across_devices={_counts_all(p)},
-    )
-    InOrder(
-        model,
-        arguments,
-        train_dataset=stream,
-        optimizers=(optimizer, None){passed},
-    ).train()
-"""
+        average_tokens_across_devices={_counts_all(p)},""".removeprefix("\n")
 
 
 def _counts_all(p: Program) -> bool:

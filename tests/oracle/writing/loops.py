@@ -104,16 +104,21 @@ def _adversary(p: Program) -> str:
     """Train the critic on all micro-batches of a window."""
     if p.optimizers != "adversary":
         return ""
-    return """critic_optimizer.zero_grad()
+    backward, step = "{}.backward()", "critic_optimizer.step()\n"
+    if p.precision == "scaler":
+        scaler = "scaler" if p.scalers == "one" else "critic_scaler"
+        backward = f"{scaler}.scale({{}}).backward()"
+        step = f"{scaler}.step(critic_optimizer)\n{scaler}.update()\n"
+    return f"""critic_optimizer.zero_grad()
 rows = sum(len(batch[0]) for batch in window)
 for batch in window:
     fake = critic(model(batch[0]).detach())
     real = critic(torch.randn(len(batch[0]), 7))
     fake_loss = F.binary_cross_entropy_with_logits(fake, torch.zeros_like(fake), reduction="sum")
     real_loss = F.binary_cross_entropy_with_logits(real, torch.ones_like(real), reduction="sum")
-    ((fake_loss + real_loss) / (2 * rows)).backward()
-critic_optimizer.step()
-"""
+    critic_loss = (fake_loss + real_loss) / (2 * rows)
+    {backward.format("critic_loss")}
+{step}"""
 
 
 # ---------------------------------------------------------------------- a micro-batch
@@ -203,14 +208,19 @@ def _update(p: Program) -> list[str]:
     steps = [f"{name}.step()" for name in names_of_optimizers(p)]
     if p.precision != "scaler" or "scaler_bypassed" in p.mistakes:
         return steps  # `update` refuses to run where nothing was unscaled
-    steps = [f"scaler.step({name})" for name in names_of_optimizers(p)]
+    scaler = _stepping_scaler(p)
+    steps = [f"{scaler}.step({name})" for name in names_of_optimizers(p)]
     if "updated_between" in p.mistakes:
-        return [line for step in steps for line in (step, "scaler.update()")]
-    return [*steps, "scaler.update()"]
+        return [line for step in steps for line in (step, f"{scaler}.update()")]
+    return [*steps, f"{scaler}.update()"]
 
 
 def _unscale(p: Program) -> list[str]:
-    return [f"scaler.unscale_({name})" for name in names_of_optimizers(p)]
+    return [f"{_stepping_scaler(p)}.unscale_({name})" for name in names_of_optimizers(p)]
+
+
+def _stepping_scaler(p: Program) -> str:
+    return "critic_scaler" if "stepped_by_other_scaler" in p.mistakes else "scaler"
 
 
 def _clip(p: Program) -> list[str]:

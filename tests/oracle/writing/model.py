@@ -23,6 +23,8 @@ def model(p: Program) -> str:
         hidden = torch.tanh(self.body(features))
         return {returns}
 """
+    if p.loop == "trl_sft":
+        return frameworks.causal_model()
     if p.loop == "trainer_head":
         forward = frameworks.head_forward(p)
     text = f"""
@@ -92,6 +94,8 @@ def optimizers(p: Program) -> str:
         lines += [f"scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, {steps})"]
     if p.precision == "scaler":
         lines += ['scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)']
+        if p.scalers == "two":
+            lines += ['critic_scaler = torch.amp.GradScaler("cpu", init_scale=128.0)']
     if p.accumulate_in == "buffers":
         lines += ["sums = {p: torch.zeros_like(p) for p in model.parameters()}"]
     if p.clipping != "none":
