@@ -126,6 +126,23 @@ def test_a_right_loop_is_balanced(loss_of: Any, lengths: Any) -> None:
     assert (accused(evaluation), evaluation.verdict) == ({}, "balanced")
 
 
+def test_a_schedule_of_the_wrapped_optimizer_is_seen() -> None:
+    """It is made after the optimizer was prepared, is not prepared itself, and steps too often."""
+    accelerate.state.AcceleratorState._reset_state(True)
+    recorded, model = Recording(), tiny_model()
+    with recording(recorded):
+        accelerator = accelerate.Accelerator(gradient_accumulation_steps=MICRO_BATCHES, cpu=True)
+        model, optimizer = accelerator.prepare(model, torch.optim.AdamW(model.parameters()))
+        schedule = torch.optim.lr_scheduler.LinearLR(optimizer, total_iters=STEPS)
+        for batch in chain.from_iterable(windows(STEPS, lengths=EQUAL)):
+            with accelerator.accumulate(model):
+                accelerator.backward(cross_entropy(model, batch))
+                optimizer.step()
+                schedule.step()
+                optimizer.zero_grad()
+    assert accused(recorded.evaluation()) == {"scheduler.step_every_microbatch": 1}
+
+
 def test_the_tracker_records_evaluations_and_the_configuration(tmp_path: Path) -> None:
     from gradledger.integrations.accelerate import GradledgerTracker  # noqa: PLC0415
 

@@ -96,10 +96,12 @@ class LearningRates(Observer):
         return step
 
     def _add_event(self, scheduler: Any) -> None:
-        optimizer = getattr(scheduler, "optimizer", None)
+        # an optimizer that a framework wraps shares the groups of the wrapped one
+        groups = getattr(getattr(scheduler, "optimizer", None), "param_groups", None)
         for window in self._windows:
             trains = window.steps or window.micro_batches  # a new scheduler steps once by itself
-            if window.optimizer is optimizer and trains:
+            own = getattr(window.optimizer, "param_groups", None)
+            if own is not None and own is groups and trains:
                 window.add_event(OpenEvent("schedule", 0))
 
     def step_begins(self, step: OpenStep, window: OptimizerWindow) -> None:
