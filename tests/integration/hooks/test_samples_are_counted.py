@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
+from itertools import cycle, islice
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, TensorDataset
 
 from gradledger_monitor.model.batch_size import samples_of
 from gradledger_monitor.model.step_facts import StepFacts
@@ -121,6 +121,18 @@ def test_an_evaluation_between_steps_does_not_count() -> None:
             yield window
 
     assert [s.samples for s in train(windows())] == [16] * 3
+
+
+class Endless(Sampler[int]):
+    """Every sample again and again; it has no length."""
+
+    def __iter__(self) -> Iterator[int]:
+        return cycle(range(48))
+
+
+def test_a_sampler_without_a_length_has_no_short_batch() -> None:
+    loader = DataLoader(points(48), 8, sampler=Endless())
+    assert [s.samples for s in train(islice(accumulated(loader), 5))] == [16] * 5
 
 
 def test_batches_of_various_sizes_are_not_taken_for_equal_ones() -> None:

@@ -81,5 +81,9 @@ def _batch_size(loader: Any) -> int | None:
 
 def _short_batch(loader: Any) -> int | None:
     """The number of an epoch's last batch, unless it is dropped or the length is not known."""
-    endless = not hasattr(loader.dataset, "__len__")
-    return None if loader.batch_sampler.drop_last or endless else len(loader)
+    if loader.batch_sampler.drop_last or not hasattr(loader.dataset, "__len__"):
+        return None
+    try:
+        return len(loader)
+    except TypeError:  # a sampler without end has no length
+        return None
