@@ -28,7 +28,7 @@ class ZeroLr(Rule):
     **What it sees**
 
     The learning rate of every parameter group is exactly 0 at 20 steps in a row from the first
-    one on, or at 100 steps in a row later.
+    one on, or later at 100 steps in a row, or at 10 that are twice as many as all before them.
 
     **Why it matters**
 
@@ -53,21 +53,22 @@ class ZeroLr(Rule):
 
     start = Parameter(20, "first steps in a row with a learning rate of 0")
     later = Parameter(100, "later steps in a row with it")
+    short = Parameter(10, "later steps in a row with it, if they are twice as many as all before")
 
     kind = "T"
     points_at = ("step",)
     inhibits = ("norm.vanishing",)
 
-    state = declare(_zero=int, _others=bool)
+    state = declare(_zero=int, _others=int)
 
     def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
         super().__init__(thresholds)
         self._zero = 0  # steps in a row with a learning rate of 0
-        self._others = False  # some step had another one
+        self._others = 0  # steps before them
 
     def after_gap(self) -> None:
         """The steps in between may have had another rate; the next one is not the first."""
-        self._zero, self._others = 0, True
+        self._others, self._zero = self._others + self._zero + 1, 0
 
     def evaluate(self, window: Window) -> Outcome:
         """The learning rates of all groups."""
@@ -79,10 +80,11 @@ class ZeroLr(Rule):
         if len(facts.run.optimizers) > 1:
             return not_applicable("several optimizers: one may wait with a learning rate of 0")
         if any(rates):
-            self._zero, self._others = 0, True
+            self._others, self._zero = self._others + self._zero + 1, 0
             return OK
         self._zero += 1
-        if self._zero < (self.later if self._others else self.start):
+        later = min(self.later, max(self.short, 2 * self._others))
+        if self._zero < (later if self._others else self.start):
             return OK
         since = "from the first step on" if not self._others else "in a row"
         return finding(
