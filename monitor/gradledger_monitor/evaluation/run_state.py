@@ -27,7 +27,6 @@ from gradledger_monitor.evaluation.snapshot_codec import (
     Position,
     Snapshot,
     SnapshotError,
-    WindowState,
     decode,
     encode,
 )
@@ -356,53 +355,15 @@ class RunState:
 def _optimizer_state(rules: OptimizerRules) -> OptimizerState:
     return OptimizerState(
         last_window=rules.last_window,
-        past=[_window_state(closed) for closed in rules.past],
+        past=list(rules.past),
         rules=[evaluation.state() for evaluation in rules.evaluations],
     )
 
 
 def _restore_optimizer(rules: OptimizerRules, state: OptimizerState) -> None:
     rules.last_window = state.last_window
-    rules.past.extend(_closed(window) for window in state.past)
+    rules.past.extend(state.past)
     saved = {rule.outcomes.rule: rule for rule in state.rules}
     for evaluation in rules.evaluations:
         if evaluation.rule_id in saved:
             evaluation.restore(saved[evaluation.rule_id])
-
-
-def _window_state(closed: Closed) -> WindowState:
-    return WindowState(
-        micro_batches=closed.micro_batches,
-        balance=closed.balance,
-        tokens=closed.tokens,
-        pattern=closed.pattern,
-        scaled_to=closed.scaled_to,
-        lr=closed.lr,
-        scale=closed.scale,
-        samples=closed.samples,
-        step=closed.step,
-        rate=closed.rate,
-        loss=closed.loss,
-        number=closed.number,
-        unit=closed.unit,
-        further=closed.further,
-    )
-
-
-def _closed(state: WindowState) -> Closed:
-    return Closed(
-        micro_batches=state.micro_batches,
-        balance=state.balance,
-        tokens=state.tokens,
-        pattern=state.pattern,
-        scaled_to=state.scaled_to,
-        lr=state.lr,
-        scale=state.scale,
-        samples=state.samples,
-        step=state.step,
-        rate=state.rate,
-        loss=state.loss,
-        number=state.number,
-        unit=state.unit,
-        further=state.further,
-    )

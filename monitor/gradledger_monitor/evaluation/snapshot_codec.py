@@ -24,10 +24,10 @@ import msgspec
 from msgspec import Struct, field
 
 from gradledger_monitor.model.findings import Lifecycle, Severity, Status
-from gradledger_monitor.rules.balance.patterns import Pattern
+from gradledger_monitor.rules.balance.patterns import Closed
 from gradledger_monitor.rules.state import plain
 
-FORMAT = 3
+FORMAT = 4
 _CHECKSUM = 16  # bytes
 
 
@@ -83,30 +83,11 @@ class RuleEvaluationState(Struct, frozen=True, forbid_unknown_fields=True):
     attributes: dict[str, Any]
 
 
-class WindowState(Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
-    """An earlier window, as far as rules look back on it."""
-
-    micro_batches: int
-    balance: float | None
-    tokens: float | None
-    pattern: Pattern
-    scaled_to: float | None
-    lr: float | None
-    scale: float | None
-    samples: int | None
-    step: int
-    rate: float | None = None
-    loss: float | None = None
-    number: int = 0
-    unit: str = ""
-    further: tuple[tuple[str, float], ...] = ()
-
-
 class OptimizerState(Struct, frozen=True, forbid_unknown_fields=True):
     """The rules of one optimizer, and the windows on which they look back."""
 
     last_window: int
-    past: list[WindowState]
+    past: list[Closed]
     rules: list[RuleEvaluationState]
 
 
