@@ -191,6 +191,8 @@ def _is_constant_sum(program: Program, truth: Truth) -> bool:
     """Whether elements of no known unit are added up, equally many in all windows."""
     steps = [step for step in truth.true_steps if step.accounts]
     counts = {step.accounts[program.objective].tokens for step in steps}
+    if program.objective == "ctc_letters":
+        counts = {step.rows for step in steps}  # a sum over utterances may be intended, too
     return program.objective not in OF_TOKENS | {"divergence"} and len(counts) == 1
 
 
@@ -262,8 +264,8 @@ def _consequences(program: Program) -> frozenset[str]:
         rules.add("scaler.clip_before_unscale")
     if "stepped_every_micro_batch" in program.mistakes and program.data != "equal":
         rules.add("batch.changed_without_lr")  # a step has the rows of one micro-batch
-    if (program.objective, program.data) == ("class_weights", "equal"):
-        rules.add(UNEQUAL)  # of as many tokens, the class weights differ
+    if program.objective in ("class_weights", "ctc_letters") and program.data == "equal":
+        rules.add(UNEQUAL)  # of as many rows, the class weights or letters differ
     return frozenset(rules)
 
 

@@ -151,12 +151,21 @@ def _contrastive(outputs: Tensor, batch: Batch) -> Elements:
 
 
 def _ctc(outputs: Tensor, batch: Batch) -> Elements:
+    return _even(_ctc_of_letters(outputs, batch)[0])
+
+
+def _ctc_of_letters(outputs: Tensor, batch: Batch) -> Elements:
+    """Each utterance counts as much as it has letters."""
     log_probs, letters = outputs.log_softmax(-1).transpose(0, 1), batch[2]
     frames = torch.full((len(letters),), len(log_probs))
     losses = F.ctc_loss(log_probs, batch[1], frames, letters, reduction="none")
-    return _even(losses / letters)
+    return losses / letters, letters.to(losses)
 
 
+_CTC_SETUP = """
+log_probs, letters = outputs.log_softmax(-1).transpose(0, 1), batch[2]
+frames = torch.full((len(letters),), len(log_probs))
+"""
 _TOKENS = "(labels != -100).sum()"
 _FLAT = "outputs.flatten(0, 1), labels.flatten()"
 _SHIFTED = "outputs[:, :-1].flatten(0, 1), labels[:, 1:].flatten()"
@@ -298,10 +307,15 @@ similarity = first @ other.T / 0.2
         '(F.ctc_loss(log_probs, labels, frames, letters, reduction="none") / letters).sum()',
         "len(labels)",
         _ctc,
-        """
-log_probs, letters = outputs.log_softmax(-1).transpose(0, 1), batch[2]
-frames = torch.full((len(letters),), len(log_probs))
-""",
+        _CTC_SETUP,
+    ),
+    "ctc_letters": Objective(
+        "speech",
+        'F.ctc_loss(log_probs, labels, frames, letters, reduction="sum") / letters.sum()',
+        'F.ctc_loss(log_probs, labels, frames, letters, reduction="sum")',
+        "batch[2].sum()",
+        _ctc_of_letters,
+        _CTC_SETUP,
     ),
 }
 

@@ -107,9 +107,10 @@ def _untrue(program: Program, truth: Truth, facts: Sequence[StepFacts]) -> str:
 
 
 def _in_other_unit(program: Program, fact: StepFacts) -> bool:
-    """Whether a class-weighted loss is read in tokens, over which its mean may be intended."""
+    """Whether a loss is read in tokens or utterances, over which its mean may be intended, too."""
     reading = fact.objective.reading if fact.objective is not None else None
-    return program.objective == "class_weights" and reading is not None and reading.unit == "tokens"
+    weighted = program.objective in ("class_weights", "ctc_letters")
+    return weighted and reading is not None and reading.unit == "tokens"
 
 
 def _with_truth(

@@ -51,6 +51,7 @@ DIMENSIONS: dict[str, Weights] = {
         "preference": 2,
         "contrastive": 2,
         "ctc": 2,
+        "ctc_letters": 1,
     },
     # further terms of the loss
     "auxiliary": {

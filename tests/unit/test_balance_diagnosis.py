@@ -888,6 +888,23 @@ def test_a_further_term_of_some_micro_batches_is_left_alone() -> None:
     assert pattern_and_ratio(facts(step)) == ("fair", 1.0)
 
 
+def test_a_main_loss_of_some_micro_batches_shows_nothing_of_the_others() -> None:
+    """A detector has no class loss where a micro-batch has no object of that size."""
+    alone = term(50, 1 / 50)
+    undivided = dataclasses.replace(term(8, 1 / 8, undivided=True), kind="MeanBackward0")
+    window = [[alone, undivided], *[[undivided]] * 3]
+    assert "term_missing" not in {d.pattern for d in diagnose(facts(record(window)), [])}
+
+
+def test_a_mean_with_a_constant_behind_it_is_not_divided_whatever_the_constant_is() -> None:
+    """The -0.5 in the divergence of a VAE; 0.5 in front of a mean may contain 1/K."""
+    fields = {"reduction": "none", "tokens": 24, "elements": 8}
+    behind = with_aux(-0.5, weight=0.5 / 8, element_weight=1 / 8, **fields)
+    assert diagnose(behind, [])[1].pattern == "term_missing"
+    in_front = with_aux(-0.5, weight=0.5 / 8, element_weight=0.5 / 8, **fields)
+    assert diagnose(in_front, [])[1].pattern == "coefficient"
+
+
 def test_a_term_that_is_added_undivided_is_named_on_ranks_and_after_one_that_is_divided() -> None:
     """Kinds are looked at by name: the squares come after the absolutes."""
     right = dataclasses.replace(term(8, 0.01 / 32), kind="L1LossBackward0")

@@ -233,3 +233,59 @@ def test_a_sum_beside_a_penalty_is_a_warning_and_beside_another_sum_information(
         windows = [facts(record([[loss, further]], n)) for n, loss in enumerate(squares, 1)]
         found = {f.rule: f.severity for f in judged(windows).findings}
         assert found["reduction.unnormalised_sum"] == severity
+
+
+# ---------------------------------------------------------------------- texts
+
+
+@pytest.mark.parametrize(
+    ("balances", "history"),
+    [
+        ((0.7, 0.7, 0.7), "The balance is 0.7, as in earlier windows."),
+        ((1.103, 1.1, 1.093), "The balance is 1.093, and from 1.093 to 1.103 in windows so far."),
+    ],
+)
+def test_an_unknown_balance_is_compared_with_the_earlier_ones(
+    balances: tuple[float, ...], history: str
+) -> None:
+    windows = [facts(record([term(40, b / 80)] * 2, n)) for n, b in enumerate(balances, 1)]
+    (finding,) = judged(windows).findings
+    assert finding.rule == "reduction.balance_off" and finding.summary.startswith(history)
+
+
+def lists(*items: int) -> StepFacts:
+    """Ranked lists of so many items, one in each micro-batch: all their pairs have one mean."""
+    pairs = [n * (n - 1) // 2 for n in items]
+    weights = [1 / (count * len(items)) for count in pairs]
+    return facts(
+        record(
+            [
+                term(count, weight, "sum", kind="SumBackward0", elements=count)
+                for count, weight in zip(pairs, weights, strict=True)
+            ]
+        )
+    )
+
+
+def test_the_pairs_of_ranked_lists_may_count_by_list() -> None:
+    rule = "reduction.token_weights_unequal"
+    result = judged([lists(5, 2, 7, 3)])
+    assert not result.findings and "as a ranked list has pairs" in result.coverage[rule]
+    assert rule in accused(judged([lists(5, 7)]))  # two may be so by chance
+    others = [term(n, 1 / (4 * n), "sum", kind="SumBackward0") for n in (5, 2, 7, 3)]
+    assert rule in accused(judged([facts(record(others))]))
+
+
+def rated(*rates: float) -> list[StepFacts]:
+    return [facts(record([term(40, 1 / 80)] * 2, n, lr=rate)) for n, rate in enumerate(rates, 1)]
+
+
+@pytest.mark.parametrize(
+    ("before", "zeros", "found"),
+    [(4, 10, True), (4, 9, False), (6, 11, False), (6, 12, True), (0, 19, False), (0, 20, True)],
+)
+def test_a_rate_of_zero_is_named_once_it_outweighs_the_steps_before(
+    before: int, zeros: int, found: bool
+) -> None:
+    result = accused(judged(rated(*[0.1] * before, *[0.0] * zeros)))
+    assert ("schedule.zero_lr" in result) == found

@@ -167,8 +167,8 @@ def test_a_short_last_batch_is_judged_by_its_share_of_the_epoch(epoch: int, seve
     assert finding.summary == (
         f"One micro-batch of step {2 * epoch} holds 10 tokens, all others hold 40, as the last "
         "batch of an epoch does. Each of its tokens counts 4.0 times as much as another: 30.0% of "
-        f"the weight of this step's gradient is on the wrong tokens, and {0.3 / epoch:.2%} of that "
-        f"of the {epoch} steps since the last short batch."
+        f"the weight of the gradient in this step is on the wrong tokens, and {0.3 / epoch:.2%} of "
+        f"that in the {epoch} steps since the last short batch."
     )
 
 

@@ -24,7 +24,6 @@ from gradledger_monitor.model import tolerances
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.token_ledger import Ledger, WeightedTokens, build_ledger
 
-SINGLE_ELEMENTS = 3  # terms of one element each: a loop over the steps of an episode, not heads
 PENALTY = "penalty"  # kind of the terms that depend on parameters alone
 
 
@@ -251,16 +250,6 @@ def signs_differ(terms: list[WeightedTerm]) -> bool:
     return any({True} in each.values() and {False} in each.values() for each in signs.values())
 
 
-def weighs_elements(terms: list[WeightedTerm]) -> bool:
-    """Whether a loss is the sum of single elements with different weights, as in REINFORCE."""
-    elements: dict[tuple[int, int, str], list[float]] = {}
-    for t in terms:
-        if t.tokens == 1:
-            of_kind = elements.setdefault((t.rank, t.micro_batch, t.loss_term.kind), [])
-            of_kind.append(t.weight)
-    return any(len(each) >= SINGLE_ELEMENTS and _differ(each) for each in elements.values())
-
-
 def _heaviest_first(terms: list[WeightedTerm]) -> list[str]:
     """Names of the terms by gradient weight, sum of n * w, descending; penalties after them.
 
@@ -295,7 +284,8 @@ def _objective(
     1. the first fair reading: if the contract holds in one unit, the objective is right;
     2. else the first in which the loss of each micro-batch is a mean, but for a factor of K or 1/K:
        then that is its unit; or a mean over the tokens with a weight, if the loss weighs them;
-    3. else the first even one in tokens or class weights: only its divisor is wrong;
+    3. else the first even one in tokens or class weights: only its divisor is wrong; of utterances
+       and labels that with the nearest balance;
     4. else, and if the loss itself weighs its tokens, the first.
     """
     whole = _of_micro_batches(terms)
@@ -307,8 +297,10 @@ def _objective(
         unfair.append(reading)
     if not unfair:
         return None
-    counted = [r for r in unfair if r.unit in _COUNTED and not inside]
-    even = (r for r in counted if r.is_even(tolerance))
+    counted = [r for r in unfair if (r.unit in _COUNTED or _of_labels(r)) and not inside]
+    even = [r for r in counted if r.is_even(tolerance)]
+    if scale is not None and any(map(_of_labels, even)):
+        even.sort(key=lambda r: abs(math.log(r.ledger.balance / scale)))
     units = [r for r in unfair if not r.of_part and not (inside and r.unit == "tokens")]
     off_by_k = (r for r in units if _is_off_by_k(r, tolerance, scale))
     readings = (Objective(name, terms, r, inside) for r in units)
@@ -321,19 +313,31 @@ def _objective(
 def _is_off_by_k(reading: Reading, tolerance: float, scale: float | None) -> bool:
     """Whether all micro-batches have equal total weights, K or 1/K times too large.
 
-    A sum over classes or pixels may be so by the constant in front of it, too.
+    A sum over classes or pixels may be so by the constant in front of it, too. Labels of CTC are no
+    pixels: a balance off by the ranks as well, or not off, shows them, too.
     """
     terms = [term.loss_term for term in reading.terms]
-    if reading.unit not in _COUNTED and any(term.coefficient is not None for term in terms):
+    labels = _of_labels(reading)
+    constant = reading.unit not in _COUNTED and any(t.coefficient is not None for t in terms)
+    pixels = reading.unit == "positions" and not labels
+    if constant or (pixels and not all(term.undivided for term in terms)):
         return False
-    if reading.unit == "positions" and not all(term.undivided for term in terms):
+    ranks = len({line.rank for line in reading.ledger.lines})
+    k = len(reading.ledger.weights_of_micro_batches()) / ranks
+    off = (
+        {n * r for n in (1.0, k, 1 / k) for r in (1.0, ranks, 1 / ranks)} if labels else {k, 1 / k}
+    )
+    if scale is None or not (labels or (k > 1 and reading.is_of_means(tolerance))):
         return False
-    totals = reading.ledger.weights_of_micro_batches()
-    k = len(totals) / len({line.rank for line in reading.ledger.lines})
-    if scale is None or k == 1 or not reading.is_of_means(tolerance):
-        return False
-    factor = reading.ledger.balance / scale
-    return any(abs(factor / off - 1) <= tolerance for off in (k, 1 / k))
+    return any(abs(reading.ledger.balance / scale / n - 1) <= tolerance for n in off)
+
+
+def _of_labels(reading: Reading) -> bool:
+    return reading.unit == "positions" and _are_ctc([t.loss_term for t in reading.terms])
+
+
+def _are_ctc(terms: list[Term]) -> bool:
+    return bool(terms) and all(term.kind.startswith("CtcLoss") for term in terms)
 
 
 _COUNTED = ("tokens", "class_weight")
@@ -362,12 +366,10 @@ def _possible_units(terms: list[WeightedTerm], weighted_inside: bool) -> tuple[s
     """The units that the author may have meant, the most likely first.
 
     A class-weighted loss is a sum over class weights: PyTorch divides its mean by their sum. A CTC
-    loss that divides each utterance by its length counts utterances; divided by the lengths, they
-    add up to 1 by chance only.
+    loss that divides each utterance by its length counts utterances: tokens would fit by chance.
     """
-    if weighted_inside and all(
-        t.loss_term.kind.startswith("CtcLoss") and t.loss_term.elements for t in terms
-    ):
+    losses = [t.loss_term for t in terms]
+    if weighted_inside and _are_ctc(losses) and all(loss.elements for loss in losses):
         return "elements", "counted_elements"
     if weighted_inside:
         return "elements", "counted_elements", "tokens"
@@ -448,13 +450,9 @@ def _count_and_weight(t: WeightedTerm, unit: str) -> tuple[float, float] | None:
 
 
 def _weighs_rows(terms: list[WeightedTerm]) -> bool:
-    """Whether the loss itself gives the tokens of a micro-batch different weights.
-
-    The mean of CTC divides each utterance by its length: also where all are equally long by chance.
-    """
-    return any(weights_vary(t.loss_term) for t in terms) or all(
-        t.loss_term.kind.startswith("CtcLoss") and has_inner_weight(t.loss_term) for t in terms
-    )
+    """Whether the loss itself weighs the tokens of a micro-batch, as a mean of CTC always does."""
+    losses = [t.loss_term for t in terms]
+    return any(map(weights_vary, losses)) or _are_ctc([t for t in losses if has_inner_weight(t)])
 
 
 def has_own_weights(term: Term) -> bool:
@@ -477,10 +475,11 @@ def _weighs_micro_batches(terms: list[WeightedTerm]) -> bool:
     weights = [inner_weight(t.loss_term) for t in terms]
     inner = [weight for weight in weights if weight]
     shares = [weight * t.tokens for weight, t in zip(weights, terms, strict=True) if weight]
-    return len(inner) == len(terms) and _differ(inner) and _differ(shares)
+    return len(inner) == len(terms) and differ(inner) and differ(shares)
 
 
-def _differ(values: list[float]) -> bool:
+def differ(values: list[float]) -> bool:
+    """Whether weights of one loss differ by more than rounding."""
     return min(values) < max(values) * (1 - tolerances.INSIDE)
 
 

@@ -42,6 +42,7 @@ _WRONG: dict[Pattern | None, str] = {
     "sum": "not divided by the number of tokens",
     "padding": "divided by all positions, ignored ones included",
     "stale": "equal weights, but divided by the number of tokens of an earlier window",
+    "other_count": "equal weights, but divided by a count of other data",
     "early_step": "divided for several micro-batches, and applied after one",
     "unprepared": "divided for several micro-batches, and applied after one",
     "wandering": "equal weights, but not divided by N",

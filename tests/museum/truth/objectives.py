@@ -119,6 +119,15 @@ def with_consistency(call: Call, batch: Any) -> list[Sum]:
     return [rows(call, (inputs, labels.long())), (consistency, float(len(guesses)))]
 
 
+def rebuilt_and_divergence(call: Call, batch: Any) -> list[Sum]:
+    """Of a variational autoencoder, of every row."""
+    x, noise = batch
+    logits, mean, log_variance = call(x, noise)
+    rebuilt = F.binary_cross_entropy_with_logits(logits, x.to(logits), reduction="sum")
+    divergence = -0.5 * (1 + log_variance - mean.square() - log_variance.exp()).sum()
+    return [(rebuilt, float(len(x))), (divergence, float(len(x)))]
+
+
 def with_activity(call: Call, batch: Any) -> list[Sum]:
     """Cross entropy of tokens, and half the mean square of the hidden states."""
     ids, labels = batch
@@ -241,6 +250,11 @@ def ctc_utterances(call: Call, batch: Any) -> Sum:
     """The CTC loss of every utterance."""
     losses = _ctc(call, batch)
     return losses.sum(), float(len(losses))
+
+
+def ctc_letters(call: Call, batch: Any) -> Sum:
+    """The CTC loss of every utterance, which counts as many letters as it has."""
+    return _ctc(call, batch).sum(), float(batch[2].sum())
 
 
 def _ctc(call: Call, batch: Any) -> Tensor:

@@ -59,7 +59,7 @@ def open_term(loss: LossNode) -> OpenTerm:
     elif hasattr(node, "_saved_reduction"):
         term = _elementwise_term(node, loss.name)
     else:
-        term = OpenTerm(loss.name, "none", target=_saved_target(node))
+        term = OpenTerm(loss.name, "none", target=_saved_target(node), positions=_labels(node))
     if loss.reduction is not None:
         term.elements = math.prod(_reduced_shape(loss))
         term.element_reduction = _reduction_of(loss)
@@ -94,6 +94,15 @@ def _saved_target(node: Any) -> torch.Tensor | None:
     """The targets of a hand-written or custom loss, if its node saved them."""
     target = saved(node, "target")
     return target if target is not None else saved(node, "index")
+
+
+def _labels(node: Any) -> int | None:
+    """How many labels the utterances of a CTC loss have; None of another loss.
+
+    Their lengths are numbers on the CPU, or a tensor, which is not read.
+    """
+    lengths = getattr(node, "_saved_target_lengths", None)
+    return sum(lengths) if isinstance(lengths, tuple) else None
 
 
 def _nll_term(node: Any, name: str) -> OpenTerm:

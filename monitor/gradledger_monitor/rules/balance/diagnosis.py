@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gradledger_monitor.model.objectives import Objective, weighs_elements
+from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.balance.evidence import (
     coefficient_explains,
@@ -37,11 +37,13 @@ from gradledger_monitor.rules.balance.evidence import (
     masked_may_count,
     may_pass_on_gradients,
     starts_from_earlier_losses,
+    weighs_elements,
 )
 from gradledger_monitor.rules.balance.explanations import PARTS_OR_TASKS, explain
 from gradledger_monitor.rules.balance.further import (
     counts_ignored,
     is_added_by_every_rank,
+    is_in_fewer_micro_batches,
     is_undivided,
     window_of_the_same_weight,
 )
@@ -226,7 +228,7 @@ def _of_further(
     """
     if is_fair(facts, objective):
         return Diagnosis("fair", objective=objective)
-    if main.pattern not in NORMALISED:
+    if main.pattern not in NORMALISED or is_in_fewer_micro_batches(main.objective, objective):
         return Diagnosis("coefficient", objective=objective)
     if counts_ignored(facts, objective):
         return Diagnosis("term_padding", objective=objective)

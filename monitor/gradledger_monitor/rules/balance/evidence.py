@@ -10,13 +10,15 @@ from collections import Counter
 from collections.abc import Iterator
 
 from gradledger_monitor.model.numbers import number
-from gradledger_monitor.model.objectives import Objective, WeightedTerm
+from gradledger_monitor.model.objectives import Objective, WeightedTerm, differ
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.token_ledger import total
 from gradledger_monitor.model.tolerances import WEIGHT
 
 SINGLE = 2e-6  # relative error of a ratio of two single-precision numbers
 EQUAL_LOSS = 1e-5  # relative difference of one loss that is computed twice
+LISTS = 3  # micro-batches that must have as many elements as a list has pairs
+SINGLE_ELEMENTS = 3  # terms of one element each: a loop over the steps of an episode, not heads
 _PICKS = ("Gather", "Index")  # of one log-probability per token, by hand
 # Beginnings of the kinds of losses of which an element is a token, or a whole example.
 _OF_TOKENS = ("NllLoss", "SoftCrossEntropy", "Gather", "Index", "KlDiv")
@@ -31,6 +33,16 @@ class Near:
 
     def __call__(self, value: float) -> bool:
         return value != 0 and abs(self._balance / value - 1) <= self._tolerance
+
+
+def weighs_elements(terms: list[WeightedTerm]) -> bool:
+    """Whether a loss is the sum of single elements with different weights, as in REINFORCE."""
+    elements: dict[tuple[int, int, str], list[float]] = {}
+    for t in terms:
+        if t.tokens == 1:
+            of_kind = elements.setdefault((t.rank, t.micro_batch, t.loss_term.kind), [])
+            of_kind.append(t.weight)
+    return any(len(each) >= SINGLE_ELEMENTS and differ(each) for each in elements.values())
 
 
 def excess_of_combination(facts: StepFacts) -> int | float | None:
@@ -167,6 +179,21 @@ def holds_the_whole_window(facts: StepFacts) -> bool:
         if not all(loss is not None and Near(loss, EQUAL_LOSS)(first) for loss in losses):
             return False
     return True
+
+
+def may_have_pairs_of_lists(objective: Objective) -> bool:
+    """Whether each micro-batch has as many elements as a list has pairs: 1, 3, 6, 10, 15, ...
+
+    A reward model is trained on all pairs of a ranked list, and each list may count once. Only of
+    a reduction of elements whose meaning is not known.
+    """
+    counts: dict[tuple[int, int], float] = {}
+    for term in objective.terms:
+        key = (term.rank, term.micro_batch)
+        counts[key] = counts.get(key, 0.0) + term.tokens
+    roots = [math.isqrt(8 * round(count) + 1) for count in counts.values()]
+    pairs = all(r * r == 8 * round(c) + 1 for r, c in zip(roots, counts.values(), strict=True))
+    return is_bare_reduction(objective) and len(counts) >= LISTS and pairs
 
 
 def starts_from_earlier_losses(objective: Objective) -> bool:
@@ -365,12 +392,12 @@ def whole_weights(objective: Objective) -> Iterator[list[float]]:
     if objective.reading.unit == "micro_batches":
         yield [line.weight for line in objective.ledger.lines]
         return
-    elements = [_weight_of_elements(term) for term in objective.terms]
+    elements = [weight_of_elements(term) for term in objective.terms]
     yield [each for each in elements if each] if all(elements) else [0.0]
     yield [term.tokens * term.weight for term in objective.terms]
 
 
-def _weight_of_elements(term: WeightedTerm) -> float:
+def weight_of_elements(term: WeightedTerm) -> float:
     """What the outermost reduction gives all elements together, masked ones included."""
     loss = term.loss_term
     return (loss.elements or 0) * abs(number(loss.element_weight) or 0.0) * term.factor

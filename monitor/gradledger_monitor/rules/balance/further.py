@@ -20,6 +20,7 @@ from gradledger_monitor.rules.balance.evidence import (
     is_round,
     is_undivided_coefficient,
     reductions,
+    weight_of_elements,
     weight_of_micro_batch,
     whole_weights,
 )
@@ -38,6 +39,15 @@ def is_added_by_every_rank(facts: StepFacts, objective: Objective) -> bool:
         return False
     balance = objective.ledger.balance
     return is_round(balance / ranks) and not is_round(balance)
+
+
+def is_in_fewer_micro_batches(main: Objective | None, objective: Objective) -> bool:
+    """Whether some micro-batches lack the main one: its balance shows no division of others.
+
+    A detector has no class loss in a micro-batch without an object of that size.
+    """
+    of_main = set() if main is None else {(t.rank, t.micro_batch) for t in main.terms}
+    return len(of_main) < len({(t.rank, t.micro_batch) for t in objective.terms})
 
 
 def counts_ignored(facts: StepFacts, objective: Objective) -> bool:
@@ -62,6 +72,8 @@ def is_undivided(facts: StepFacts, objective: Objective) -> bool:
     if k == 1 or not has_one_term_in_each(objective, k) or len(coefficients) != 1:
         return False
     coefficient, outer = coefficients.pop(), _outer_constant(objective)
+    if _is_plain_mean(facts, objective):
+        return True
     if _is_sum_of_means(objective, facts.tolerance):
         may_contain = coefficient is not None and is_round(coefficient * k)
         return not may_contain and not _may_be_share(outer, k)
@@ -137,6 +149,17 @@ def _may_cancel(term: WeightedTerm, k: int) -> bool:
 def _factor_of_ranks(facts: StepFacts) -> float:
     """What the combination of the ranks multiplies their sum by: 1/R is an average."""
     return facts.all_reduce_factor or 1 / facts.ranks_divisor
+
+
+def _is_plain_mean(facts: StepFacts, objective: Objective) -> bool:
+    """Whether each micro-batch adds one mean, and no constant is in front of it.
+
+    Constants behind the mean belong to its formula: the -0.5 of the divergence of a VAE.
+    """
+    intended = (facts.run.declared_scale or 1.0) * _factor_of_ranks(facts)
+    means = all(term.loss_term.kind.startswith("MeanBackward") for term in objective.terms)
+    weights = [weight_of_elements(term) / intended for term in objective.terms]
+    return means and objective.is_undivided and all(Near(w, facts.tolerance)(1.0) for w in weights)
 
 
 def _is_sum_of_means(objective: Objective, tolerance: float) -> bool:

@@ -7,7 +7,11 @@ from collections.abc import Sequence
 
 from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.model.step_facts import StepFacts
-from gradledger_monitor.rules.balance.counts import NO_COUNT, divisors_are_counts
+from gradledger_monitor.rules.balance.counts import (
+    NO_COUNT,
+    divisors_are_counts,
+    followed_count,
+)
 from gradledger_monitor.rules.balance.evidence import (
     Near,
     common_coefficient,
@@ -142,9 +146,19 @@ def _of_unknown_divisor(
     """
     weights = [weight for _, weight in mean_weights(past)]
     near = Near(objective.ledger.balance / objective.ledger.tokens, facts.tolerance)
-    if not objective.reading.is_even(facts.tolerance) or not all(map(near, weights)):
+    even = objective.reading.is_even(facts.tolerance)
+    if even and all(map(near, weights)):
+        return Diagnosis("constant", objective=objective)
+    followed = followed_count(facts, objective, past) if even else None
+    if followed is None:
         return Diagnosis("other_divisor", OTHER_DIVISOR, objective)
-    return Diagnosis("constant", objective=objective)
+    if not followed.is_shown:
+        return Diagnosis("pending", ONE_MORE, objective)
+    if followed.part != "window":
+        return Diagnosis("other_count", objective=objective)
+    if Near(followed.ratio, facts.tolerance)(1.0):
+        return Diagnosis("coefficient", objective=objective)  # the count of another objective
+    return Diagnosis("other_divisor", OTHER_DIVISOR, objective)
 
 
 def _clips(facts: StepFacts, balance: float, past: Sequence[Closed]) -> bool:

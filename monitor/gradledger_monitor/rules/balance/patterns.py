@@ -32,11 +32,13 @@ Pattern = Literal[
     "early_step",  # K = 1 and B = 1/m
     "unprepared",  # the same, and Accelerate has stated at such a step that it accumulates
     "clipped",  # the loop itself scales the gradients to one norm
+    "other_count",  # the divisor follows a count of another part of the data
     "wandering",  # equal weights, and B differs from window to window
     "constant",  # B is off, and always the same
     "pending",  # B is off, and a second window is needed
 ]
 
+MOST_COUNTED = 6  # objectives of a window
 VARIES = 10  # two balances differ if their relative difference exceeds this many tolerances
 FAIR: tuple[Pattern, ...] = ("fair", "partial_before")
 NOT_MEASURED: tuple[Pattern, ...] = ("unmeasured", "other_divisor", "pending")
@@ -70,6 +72,16 @@ class Diagnosis:
         self.ratio, self.constant, self.evidence = ratio, constant, evidence
 
 
+class Counts(NamedTuple):
+    """How many elements of an objective a window has, in one unit, and over all ranks."""
+
+    objective: str
+    unit: str
+    window: float
+    first: float  # in the first micro-batch
+    last: float  # in the last one
+
+
 class Closed(NamedTuple):
     """What the diagnosis keeps of an earlier window."""
 
@@ -88,6 +100,7 @@ class Closed(NamedTuple):
     unit: str = ""  # of ``tokens``: see ``Reading``
     # of a normalised main loss: the total weight of each micro-batch in the others, by their names
     further: tuple[tuple[str, float], ...] = ()
+    counts: tuple[Counts, ...] = ()  # of a window that is not fair, the main objective first
 
     @classmethod
     def of(cls, facts: StepFacts, diagnosis: Diagnosis) -> Closed:
@@ -109,6 +122,7 @@ class Closed(NamedTuple):
             facts.record.micro_batches[-1].number if facts.record.micro_batches else 0,
             "" if facts.objective is None else facts.objective.reading.unit,
             tuple(_further(facts)) if diagnosis.pattern in NORMALISED else (),
+            () if diagnosis.pattern in FAIR else tuple(counts_of(facts)),
         )
 
 
@@ -117,6 +131,19 @@ def _further(facts: StepFacts) -> Iterator[tuple[str, float]]:
         weight = weight_of_micro_batch(facts, objective)
         if weight is not None:
             yield objective.name, weight
+
+
+def counts_of(facts: StepFacts) -> Iterator[Counts]:
+    """The elements of each objective, and their positions: labels of CTC, boxes of four numbers."""
+    for objective in facts.objectives[:MOST_COUNTED]:
+        of_unit: dict[str, dict[int, float]] = {"tokens": {}, "positions": {}}
+        for term in objective.terms:
+            for unit, count in (("tokens", term.tokens), ("positions", term.loss_term.positions)):
+                counts = of_unit[unit]
+                counts[term.micro_batch] = counts.get(term.micro_batch, 0.0) + (count or 0.0)
+        for unit, counts in of_unit.items():
+            first, last = counts[min(counts)], counts[max(counts)]
+            yield Counts(objective.name, unit, sum(counts.values()), first, last)
 
 
 def is_fair(facts: StepFacts, objective: Objective) -> bool:

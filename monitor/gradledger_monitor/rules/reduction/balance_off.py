@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gradledger_monitor.model.findings import Outcome
+from gradledger_monitor.rules.balance.patterns import wrong_balances
 from gradledger_monitor.rules.number_text import significant
 from gradledger_monitor.rules.reduction.common import (
     BALANCE_OFF,
@@ -74,4 +75,8 @@ def _history(window: Window) -> str:
             f"The balance is {significant(balance(window))} in this window and differs between "
             "windows"
         )
-    return f"The balance is {significant(balance(window))}, as in earlier windows"
+    b, earlier = balance(window), wrong_balances(window.past)
+    least, most = significant(min([b, *earlier])), significant(max([b, *earlier]))
+    if least == most:
+        return f"The balance is {significant(b)}, as in earlier windows"
+    return f"The balance is {significant(b)}, and from {least} to {most} in windows so far"

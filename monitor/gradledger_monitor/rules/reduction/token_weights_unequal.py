@@ -23,6 +23,7 @@ from gradledger_monitor.rules.balance.diagnosis import (
 from gradledger_monitor.rules.balance.evidence import (
     has_known_unit,
     is_divided_by_a_count,
+    may_have_pairs_of_lists,
     reductions,
 )
 from gradledger_monitor.rules.balance.explanations import PARTS_OR_TASKS
@@ -55,6 +56,10 @@ BY_DATA = (
     "window: the loop weighs them by something else than their counts; if that is intended, "
     'declare contract="sample"'
 )
+PAIRS = (
+    "each micro-batch has as many elements as a ranked list has pairs, and equal weight: each list "
+    'may count once; if it does, declare contract="sequence"'
+)
 ONE_MICRO_BATCH = "there is one micro-batch: its weight is compared with none"
 LIGHT = "its weights differ, but it has little of the gradient's weight"
 
@@ -86,7 +91,8 @@ class TokenWeightsUnequal(Rule):
 
     All micro-batches hold equally many tokens (the mean of means is then right); the loss
     itself gives the tokens of one micro-batch different weights (advantages, a mean per
-    sequence), and its elements have equal weights, or a mask may have left some of them out; a
+    sequence), and its elements have equal weights, or a mask may have left some of them out; each
+    micro-batch has as many elements as a ranked list has pairs, and each list may count once; a
     loss other than a cross entropy is divided by another number than a count, such as a sum of
     targets; micro-batches of equal counts have weights that follow from their data, such as a loss
     that is divided by its detached value; a further loss moves less than the warning's share of
@@ -193,16 +199,19 @@ class TokenWeightsUnequal(Rule):
         moved = objective.ledger.misallocation * share
         of_epoch = moved / short.windows
         steps = counted(short.windows, "step")
+        heaviest = len(facts.objectives) > 1 and objective is facts.objectives[0]
+        name = objective_name(objective, facts.objectives)
+        whose = f"the {name}" if heaviest else "the gradient"
         return finding(
             self._severity(facts, objective, of_epoch),
             "A short batch has the weight of a full one",
             f"One micro-batch of step {facts.step} holds {short.tokens:,.0f} tokens, all others "
             f"hold {short.usual:,.0f}, as the last batch of an epoch does. Each of its tokens "
             f"counts {short.relative_weight:.1f} times as much as another: {moved:.1%} of "
-            f"the weight of this step's gradient is on the wrong tokens, and {of_epoch:.2%} of "
-            f"that of the {steps} since the last short batch.",
+            f"the weight of {whose} in this step is on the wrong tokens, and {of_epoch:.2%} of "
+            f"that in the {steps} since the last short batch.",
             without_short_batch(facts, objective),
-            objective=objective_name(objective, facts.objectives),
+            objective=name,
             misallocation=round(objective.ledger.misallocation, 6),
             misallocation_recent=round(of_epoch, 6),
             tokens=as_count(short.tokens),
@@ -218,24 +227,29 @@ class TokenWeightsUnequal(Rule):
         name = objective_name(objective, facts.objectives)
         several = len(facts.objectives) > 1
         of_loss = f" of the {name}" if several else ""
-        average = f" ({recent:.1%} on average over the last {steps} windows)" if steps > 1 else ""
+        # of several losses, another one may have been the heaviest with unequal weights before
+        alone = not several and steps > 1
+        average = f" ({recent:.1%} on average over the last {steps} windows)" if alone else ""
+        weight = f"weight of the {name} is on the wrong tokens"
+        if objective is not facts.objectives[0] or not several:
+            weight = f"gradient's weight is on the wrong tokens{of_loss}"
         where = _where(entries, facts.tolerance)
         besides = (
             ", besides those that the loss gives its tokens" if objective.weighted_inside else ""
         )
         summary = (
-            f"In step {facts.step}, {ledger.misallocation * share:.1%} of the gradient's weight is "
-            f"on the wrong tokens{of_loss}{average}. Weights differ {where}{besides}: "
+            f"In step {facts.step}, {ledger.misallocation * share:.1%} of the {weight}{average}. "
+            f"Weights differ {where}{besides}: "
             f"{_contrast(entries)}"
         )
         return finding(
             self._severity(facts, objective, recent),
             f"Token weights{of_loss} differ {where}",
-            summary + _ranks_sentence(facts) + _loss_sentence(facts),
+            summary + _ranks_sentence(facts) + _loss_sentence(facts, objective),
             token_mean(facts, objective),
             objective=name,
             misallocation=round(ledger.misallocation, 6),
-            misallocation_recent=round(recent, 6),
+            misallocation_recent=None if several else round(recent, 6),
             balance=None if facts.factor_unmeasured else round(ledger.balance, 6),
             differ=where,
             tokens=[as_count(e.tokens) for e in entries[:64]],
@@ -272,6 +286,8 @@ def why_not_evaluated(
         return not_applicable(NONLINEAR)
     if not has_unit and not is_divided_by_a_count(facts, objective):
         return not_measured(OTHER_DIVISOR)
+    if reading.is_of_means(facts.tolerance) and may_have_pairs_of_lists(objective):
+        return not_measured(PAIRS)
     if objective is not objectives[0]:
         moved = reading.ledger.misallocation * _share(objective, objectives)
         return not_applicable(LIGHT) if moved < light else None
@@ -352,8 +368,11 @@ def _ranks_sentence(facts: StepFacts) -> str:
     return f" This holds for the ranks that reported: {missing}." if missing else ""
 
 
-def _loss_sentence(facts: StepFacts) -> str:
+def _loss_sentence(facts: StepFacts, objective: Objective) -> str:
+    """The losses, unless the objective is read in another unit, of which the mean is not known."""
     reported, token = facts.loss_reported, facts.loss_token
+    if objective.reading.unit in ("rows", "positions"):
+        return ""
     if reported is None or token is None or significant(reported) == significant(token):
         return ""
     means = f"{significant(reported)}; the mean over all tokens is {significant(token)}"

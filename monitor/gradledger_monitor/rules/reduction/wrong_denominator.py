@@ -6,7 +6,9 @@ import math
 
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.objectives import Objective
+from gradledger_monitor.rules.balance.counts import followed_count
 from gradledger_monitor.rules.balance.patterns import Pattern
+from gradledger_monitor.rules.gradient_scale_effects import changing_factor_effect
 from gradledger_monitor.rules.number_text import significant
 from gradledger_monitor.rules.objective_names import objective_name
 from gradledger_monitor.rules.reduction.common import (
@@ -23,6 +25,12 @@ from gradledger_monitor.rules.reduction.fixes import TOKEN_MEAN, token_mean
 from gradledger_monitor.rules.rule import OK, Rule, Window, as_count, counted, finding
 
 FIX = TOKEN_MEAN["plain"]
+FIX_OF_WINDOW = """\
+count = sum(number_of_targets(batch) for batch in window)   # of all K, before the first backward
+for batch in window:
+    (summed_loss(model(batch), batch) / count).backward()
+optimizer.step()
+# on several ranks, count over all of them; DDP averages, so multiply the loss by their number"""
 
 
 SAME = 1e-3  # relative: a divisor that is the number of samples
@@ -38,9 +46,10 @@ class WrongDenominator(Rule):
     **What it sees**
 
     All tokens have nearly equal weight (d < 1%), but the balance differs between windows and
-    matches no other mistake; or the divisor is the token count of an earlier window; or the
-    token weights match a division by all positions of a micro-batch, including those whose
-    targets are ignored; of one of several losses, too.
+    matches no other mistake; or the divisor is the token count of an earlier window; or it follows
+    the count of the first or the last micro-batch, or of the window before, in six windows of at
+    least three different counts; or the token weights match a division by all positions of a
+    micro-batch, including those whose targets are ignored; of one of several losses, too.
 
     **Why it matters**
 
@@ -74,6 +83,8 @@ class WrongDenominator(Rule):
         further = next((d for d in window.diagnoses if d.pattern == "term_padding"), None)
         if further is not None and further.objective is not None:
             return _of_further(window, further.objective)
+        if shows(window, "other_count"):
+            return _of_other_count(window)
         if not shows(window, "wandering", "padding", "stale"):
             return OK
         b, n = balance(window), tokens(window)
@@ -99,6 +110,48 @@ class WrongDenominator(Rule):
             padding=positions,
             earlier_balances=[round(c.balance, 6) for c in window.past if c.balance][-8:],
         )
+
+
+def _of_other_count(window: Window) -> Outcome:
+    """The unit of the loss is not known, but the divisor follows a count of too little data."""
+    facts, objective = window.facts, window.balance.objective
+    assert objective is not None
+    followed = followed_count(facts, objective, window.past)
+    if followed is None:
+        return OK
+    counts, k = followed.counts, facts.micro_batches_of(objective)
+    counted_one = next(o for o in facts.objectives if o.name == counts.objective)
+    unit = _unit(counted_one, counts.unit)
+    main, other = (objective_name(o, facts.objectives) for o in (objective, counted_one))
+    of_other = "" if other == main else f" of the {other}"
+    part = {
+        "first": "the first micro-batch alone",
+        "last": "the last micro-batch alone",
+        "previous": "the window before",
+        "window": "the window",
+    }[followed.part]
+    times = f" {k} times {followed.divisor / k:,.0f}," if followed.part in ("first", "last") else ""
+    return finding(
+        "warning",
+        "The loss divisor is the count of other data",
+        f"In {followed.windows} windows, what divides the {main} is proportional to the number of "
+        f"{unit}{of_other} in {part}:{times or f' {followed.divisor:,.0f},'} where this window has "
+        f"{counts.window:,.0f}. With the count of each whole window, the gradient of this one "
+        f"would be {significant(followed.divisor / counts.window)} times as large. "
+        f"{changing_factor_effect(facts)}.",
+        FIX_OF_WINDOW,
+        objective=main,
+        counted=counts.window,
+        divisor=followed.divisor,
+        part=followed.part,
+    )
+
+
+def _unit(objective: Objective, unit: str) -> str:
+    """What a count counts, in words."""
+    if unit == "positions":
+        return "labels" if objective.kind.startswith("CtcLoss") else "positions"
+    return "utterances" if objective.kind.startswith("CtcLoss") else "elements"
 
 
 def _of_further(window: Window, objective: Objective) -> Outcome:
