@@ -898,7 +898,7 @@ def test_a_main_loss_of_some_micro_batches_shows_nothing_of_the_others() -> None
 
 def test_a_mean_with_a_constant_behind_it_is_not_divided_whatever_the_constant_is() -> None:
     """The -0.5 in the divergence of a VAE; 0.5 in front of a mean may contain 1/K."""
-    fields = {"reduction": "none", "tokens": 24, "elements": 8}
+    fields: dict[str, Any] = {"reduction": "none", "tokens": 24, "elements": 8}
     behind = with_aux(-0.5, weight=0.5 / 8, element_weight=1 / 8, **fields)
     assert diagnose(behind, [])[1].pattern == "term_missing"
     in_front = with_aux(-0.5, weight=0.5 / 8, element_weight=0.5 / 8, **fields)
