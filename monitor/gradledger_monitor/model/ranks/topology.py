@@ -13,7 +13,7 @@ stages before it, and are no members of their own.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from msgspec import structs
@@ -194,3 +194,12 @@ def rescaled_later(applied: Sequence[tuple[int, MicroBatch]]) -> dict[int, float
         factor = number(micro_batch.rescaled)
         product *= 1.0 if factor is None else factor
     return factors
+
+
+def steps_along(optimizer: str, records: Mapping[int, StepRecord]) -> bool:
+    """Whether a rank without data steps along with the others, as in PyTorch's ``Join``.
+
+    There, only ``ZeroRedundancyOptimizer`` steps on such a rank: the shards need each other.
+    """
+    counts = [len(record.micro_batches) for record in records.values()]
+    return optimizer == "ZeroRedundancyOptimizer" and not all(counts) and any(counts)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from gradledger_monitor.model.findings import Outcome
+from gradledger_monitor.model.ranks.topology import steps_along
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.unmeasured import NO_BACKWARD
 from gradledger_monitor.rules.ddp.common import SEVERAL_RANKS, names
 from gradledger_monitor.rules.reduction.fixes import TOKEN_MEAN, token_mean
-from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_measured
+from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_applicable, not_measured
 
 FIX = TOKEN_MEAN["ranks"]
+JOINED = "a rank without data steps along with the others (Join)"
 
 
 class UnevenMicrobatches(Rule):
@@ -34,7 +36,8 @@ class UnevenMicrobatches(Rule):
     **When it is silent**
 
     All token weights are equal and the balance is right; a rank skipped the step; a rank without
-    any backward in a loop that combines the gradients itself, such as a parameter server.
+    any backward in a loop that combines the gradients itself, such as a parameter server, or with
+    ``ZeroRedundancyOptimizer`` in ``Join``.
 
     **Incidents**
 
@@ -54,6 +57,8 @@ class UnevenMicrobatches(Rule):
         counts = {rank: len(record.micro_batches) for rank, record in facts.records.items()}
         if len(set(counts.values())) == 1 or any(r.skipped for r in facts.records.values()):
             return OK
+        if steps_along(facts.optimizer_name, facts.records):
+            return not_applicable(JOINED)
         scale = facts.run.declared_scale or 1.0
         objective = facts.objective
         if objective is not None and objective.reading.is_fair(facts.tolerance, scale):

@@ -8,6 +8,7 @@ from gradledger_monitor.ingest.schema import Event
 from gradledger_monitor.model.clipping import clip_coefficient
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.numbers import number
+from gradledger_monitor.model.ranks.topology import steps_along
 from gradledger_monitor.rules.definition import DEFAULTS
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding
 from gradledger_monitor.rules.state import declare
@@ -41,7 +42,8 @@ class DoubleStep(Rule):
 
     **When it is silent**
 
-    A backward runs between the steps; the optimizer is LBFGS, which runs its own backwards.
+    A backward runs between the steps; the optimizer is LBFGS, which runs its own backwards; a rank
+    without data steps along with the others (``Join`` with ``ZeroRedundancyOptimizer``).
 
     **Incidents**
 
@@ -62,7 +64,8 @@ class DoubleStep(Rule):
         self._scaled |= record.scaler is not None
         if record.micro_batches or record.skipped or record.empty:
             return OK
-        if not record.repeat:
+        facts = window.facts
+        if not record.repeat or steps_along(facts.optimizer_name, facts.records):
             return OK
         return finding(
             "error",
