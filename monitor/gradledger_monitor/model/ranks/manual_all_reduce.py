@@ -40,6 +40,7 @@ UNSEEN = "how the ranks' gradients were combined was not seen"
 # A rank may take its parameters from another one: its own gradient is then of no effect.
 DIFFERENT = "the ranks' gradients differ when the parameters are updated"
 NO_SUM = "the ranks' gradients were combined, but not as a sum"
+COMBINED_ANEW = "gradients were combined anew on top of combined ones"
 
 # Of parameters outside the wrapper, where the loop communicates after backward.
 OUTSIDE_UNSEEN = (
@@ -75,6 +76,10 @@ class ManualAllReduce:
     groups: tuple[tuple[int, ...], ...] = ()
     # Each rank steps on the same sum, times its own factor: the factors relative to the first rank.
     scales: tuple[float, ...] = ()
+    # Between backwards, the sum over the ranks was taken of gradients that were such sums already:
+    # what each time multiplied these, and how often.
+    again: float = 1.0
+    times: int = 0
     partly: bool = False  # some coordinates were combined, and others were not
     moved: bool = False  # of gradients that the loop keeps in its own buffers until the step
     rounded: bool = False  # up to the errors of fp16 or bf16: the loop sends gradients in these
@@ -121,7 +126,12 @@ def infer(records: RecordsByRank) -> ManualAllReduce | None:
     averages = result.factor is not None and abs(result.factor * len(rows) - 1) <= tolerance
     if not result.is_known or averages or not (early or any(map(_synced_twice, rows))):
         return result
-    return ManualAllReduce(reason="gradients were combined anew on top of combined ones")
+    between = [] if result.factor is None else _factors_between(rows, tolerance)
+    if between and all(abs(each - 1) <= tolerance for each in between):
+        return result  # an average of equal gradients leaves them as they are
+    same = bool(between) and _are_equal(between, tolerance)
+    again, times = (between[0], len(between)) if same else (1.0, 0)
+    return ManualAllReduce(reason=COMBINED_ANEW, again=again, times=times)
 
 
 def model_average(records: RecordsByRank) -> float | None:
@@ -318,6 +328,26 @@ def _combined_early(rows: Sequence[StepRecord]) -> int:
         if equal and _count_combined(before, after, tolerance) >= MIN_COORDINATES:
             return index
     return 0
+
+
+def _factors_between(rows: Sequence[StepRecord], tolerance: float) -> list[float]:
+    """What each combination between two backwards multiplied gradients by that were equal before.
+
+    A sum multiplies them by the number of ranks, an average by 1. Empty if one is of another kind.
+    """
+    factors = []
+    for index in range(1, min(len(r.micro_batches) for r in rows)):
+        samples = [s for r in rows if (s := r.micro_batches[index].samples) is not None]
+        if not samples:
+            continue
+        before, after = _values(samples)
+        fits = len(samples) == len(rows) and len({len(v) for v in before + after}) == 1
+        equal = fits and all(_are_equal(each, tolerance) for each in zip(*after, strict=True))
+        factor = _sum_of(before, after[0], tolerance).factor if equal else None
+        if factor is None:
+            return []
+        factors.append(factor * len(rows))
+    return factors
 
 
 def _values(samples: list[Samples]) -> tuple[Rows, Rows]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from gradledger_monitor.model.findings import Outcome
+from gradledger_monitor.model.ranks.manual_all_reduce import ManualAllReduce
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.ddp.common import SEVERAL_RANKS, synced
-from gradledger_monitor.rules.number_text import data_size
+from gradledger_monitor.rules.ddp.wrong_microbatch_synced import FIX_BY_HAND
+from gradledger_monitor.rules.number_text import data_size, significant
 from gradledger_monitor.rules.rule import OK, Rule, Window, counted, finding
 
 FIX = """\
@@ -20,12 +22,15 @@ class MissingNoSync(Rule):
 
     **What it sees**
 
-    Gradient collectives in the backward of micro-batches before the last one of a window.
+    Gradient collectives in the backward of micro-batches before the last one of a window. It is an
+    error if the loop adds up the gradients of the ranks itself, between backwards, too: samples of
+    the gradients before and after show that sums were added up again.
 
     **Why it matters**
 
     With plain DDP the gradient is the same, but the ranks send all gradients several times per
-    step instead of once, and wait for each other each time.
+    step instead of once, and wait for each other each time. A sum over ranks that is taken of
+    ``.grad`` after each backward counts the first micro-batch R times for each later one.
 
     **What to do**
 
@@ -53,6 +58,8 @@ class MissingNoSync(Rule):
         """Synchronised micro-batches before the last, which is synchronised too."""
         facts = window.facts
         record = facts.record
+        if facts.all_reduce is not None and facts.all_reduce.times:
+            return _added_again(facts, facts.all_reduce)
         if facts.micro_batches < 2 or facts.step == 1:
             return OK
         synchronised = [index for index, m in facts.applied if synced(record, m)]
@@ -78,6 +85,23 @@ class MissingNoSync(Rule):
             backward_ms=[record.micro_batches[i].backward_ms or 0.0 for i in synchronised[:64]],
             micro_batches=facts.micro_batches,
         )
+
+
+def _added_again(facts: StepFacts, all_reduce: ManualAllReduce) -> Outcome:
+    """The loop all-reduces ``.grad`` after each backward, with what earlier sums left there."""
+    each, times = significant(all_reduce.again), all_reduce.times
+    return finding(
+        "error",
+        f"Gradients are combined {times + 1} times per step, each time with earlier sums",
+        f"An all-reduce between backwards combined the gradients of all ranks "
+        f"{counted(times, 'time')} before the one that the step uses. Each later one multiplies "
+        f"what was combined before by {each}, so the gradient of the first micro-batch counts "
+        f"{significant(all_reduce.again**times)} times as much as that of the last.",
+        FIX_BY_HAND,
+        synchronisations=times + 1,
+        relative_weight=round(all_reduce.again**times, 6),
+        micro_batches=facts.micro_batches,
+    )
 
 
 def _volume(moved: int) -> str:
