@@ -18,6 +18,7 @@ RULES = {
     "loop/never_zeroed": "loop.grads_not_zeroed",
     "loop/stepped_twice": "loop.double_step",
     "loop/steps_each": "loop.step_every_microbatch",
+    "loop/tail_zeroed": "loop.discarded_microbatches",
     "loop/zeroed_before": "loop.zeroed_before_step",
     "loop/zeroed_each": "loop.zeroed_every_microbatch",
     "ranks/all_under_no_sync": "ddp.never_synced",

@@ -15,10 +15,12 @@ from gradledger_monitor.rules.rule import OK, Rule, Window, counted, finding, no
 from gradledger_monitor.rules.state import declare
 
 FIX = """\
-last = i + 1 == len(loader)
-if (i + 1) % K == 0 or last:         # also step at the end of the epoch
-    optimizer.step()
-    optimizer.zero_grad()"""
+for i, (x, y) in enumerate(loader):
+    k = min(K, len(loader) - i // K * K)  # micro-batches of this window: fewer in an epoch's last
+    (loss_fn(model(x), y) / k).backward()
+    if (i + 1) % K == 0 or i + 1 == len(loader):
+        optimizer.step()
+        optimizer.zero_grad()"""
 
 
 # A loop that steps on every micro-batch may discard one now and then. One that accumulates has a

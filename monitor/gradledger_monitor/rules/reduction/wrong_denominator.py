@@ -76,6 +76,7 @@ class WrongDenominator(Rule):
     """
 
     points_at = ("loss", "backward")
+    inhibits = ("reduction.balance_off",)  # of windows before the one that shows the cause
     precondition = BALANCE_OFF
 
     def evaluate(self, window: Window) -> Outcome:
