@@ -121,6 +121,15 @@ def test_a_run_is_not_balanced_because_of_one_window_that_is_so_by_chance() -> N
     assert judged(steps).verdict == "incomplete"
 
 
+def test_a_divisor_that_is_no_count_may_be_the_right_number_in_one_window_by_chance() -> None:
+    windows = [even(balance, "sum") for balance in (0.7713, 0.8517, 1.2931, 1.0)]
+    for number, window in enumerate(windows, 1):
+        window.step = number
+    result = judged(windows)
+    assert (accused(result), result.verdict) == ({}, "incomplete")
+    assert NO_COUNT in result.coverage["reduction.balance_off"]
+
+
 @pytest.mark.parametrize(("off", "pattern"), [(0.008, "wandering"), (0.012, "constant")])
 def test_a_balance_of_nearly_equal_weights_wanders_all_the_same(off: float, pattern: str) -> None:
     """Misallocation from 1% on is a finding of its own."""

@@ -122,7 +122,7 @@ def by_history(
         if not has_unit:
             return _of_unknown_divisor(facts, objective, past)
         if not divisors_are_counts(facts, objective, past):
-            return Diagnosis("unmeasured", NO_COUNT, objective)
+            return Diagnosis("other_divisor", NO_COUNT, objective)
         if objective.ledger.misallocation < NEARLY_EVEN:
             return Diagnosis("wandering", objective=objective)
     divisor = _divisor(balance)

@@ -26,10 +26,9 @@ from gradledger_monitor.rules.rule import OK, Rule, Window, as_count, counted, f
 
 FIX = TOKEN_MEAN["plain"]
 FIX_OF_WINDOW = """\
-count = sum(number_of_targets(batch) for batch in window)   # of all K, before the first backward
-for batch in window:
-    (summed_loss(model(batch), batch) / count).backward()
-optimizer.step()
+count = sum(number_of_targets(y) for _, y in window)     # of all K, before the first backward
+for x, y in window:
+    (sum_of_losses(model(x), y) / count).backward()
 # on several ranks, count over all of them; DDP averages, so multiply the loss by their number"""
 
 
