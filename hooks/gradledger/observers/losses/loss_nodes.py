@@ -99,8 +99,11 @@ def _saved_target(node: Any) -> torch.Tensor | None:
 def _labels(node: Any) -> int | None:
     """How many labels the utterances of a CTC loss have; None of another loss.
 
-    Their lengths are numbers on the CPU, or a tensor, which is not read.
+    Their lengths are numbers, or a saved tensor, which is not read: it may be on a device, and a
+    saved-tensor hook may hold it.
     """
+    if hasattr(node, "_raw_saved_target_lengths"):
+        return None
     lengths = getattr(node, "_saved_target_lengths", None)
     return sum(lengths) if isinstance(lengths, tuple) else None
 
