@@ -85,5 +85,5 @@ def _short_batch(loader: Any) -> int | None:
         return None
     try:
         return len(loader)
-    except TypeError:  # a sampler without end has no length
+    except (TypeError, NotImplementedError):  # a sampler without end has no length
         return None
