@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
+from msgspec import structs
+
 from gradledger_monitor.evaluation.evaluated_step import OptimizerStep, QuarantinedStep
 from gradledger_monitor.evaluation.evaluator_version import version
 from gradledger_monitor.evaluation.quarantine import failure_reason
@@ -27,6 +29,7 @@ from gradledger_monitor.evaluation.snapshot_codec import (
     Position,
     Snapshot,
     SnapshotError,
+    WindowState,
     decode,
     encode,
 )
@@ -36,7 +39,7 @@ from gradledger_monitor.model.inactivity import Inactivity
 from gradledger_monitor.model.numbers import MAX_INT64
 from gradledger_monitor.model.run_history import RunHistory
 from gradledger_monitor.model.step_facts import RunInfo, StepFacts, merge
-from gradledger_monitor.rules.balance.patterns import Closed
+from gradledger_monitor.rules.balance.patterns import Closed, Counts
 from gradledger_monitor.rules.catalogue import HISTORY_RULES, RULES
 from gradledger_monitor.rules.definition import RuleDefinition
 from gradledger_monitor.rules.overrides import OFF, RuleOverrides
@@ -355,15 +358,20 @@ class RunState:
 def _optimizer_state(rules: OptimizerRules) -> OptimizerState:
     return OptimizerState(
         last_window=rules.last_window,
-        past=list(rules.past),
+        past=[WindowState(*closed) for closed in rules.past],
         rules=[evaluation.state() for evaluation in rules.evaluations],
     )
 
 
 def _restore_optimizer(rules: OptimizerRules, state: OptimizerState) -> None:
     rules.last_window = state.last_window
-    rules.past.extend(state.past)
+    rules.past.extend(map(_closed, state.past))
     saved = {rule.outcomes.rule: rule for rule in state.rules}
     for evaluation in rules.evaluations:
         if evaluation.rule_id in saved:
             evaluation.restore(saved[evaluation.rule_id])
+
+
+def _closed(state: WindowState) -> Closed:
+    counts = tuple(Counts(*each) for each in state.counts)
+    return Closed(*structs.astuple(state))._replace(counts=counts)

@@ -24,7 +24,7 @@ import msgspec
 from msgspec import Struct, field
 
 from gradledger_monitor.model.findings import Lifecycle, Severity, Status
-from gradledger_monitor.rules.balance.patterns import Closed
+from gradledger_monitor.rules.balance.patterns import Pattern
 from gradledger_monitor.rules.state import plain
 
 FORMAT = 4
@@ -83,11 +83,34 @@ class RuleEvaluationState(Struct, frozen=True, forbid_unknown_fields=True):
     attributes: dict[str, Any]
 
 
+class WindowState(Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
+    """An earlier window, as far as rules look back on it: the fields of ``Closed`` in order.
+
+    ``Closed`` itself cannot be decoded: compiled, it does not state its types.
+    """
+
+    micro_batches: int
+    balance: float | None
+    tokens: float | None
+    pattern: Pattern
+    scaled_to: float | None
+    lr: float | None
+    scale: float | None
+    samples: int | None
+    step: int
+    rate: float | None
+    loss: float | None
+    number: int
+    unit: str
+    further: tuple[tuple[str, float], ...]
+    counts: tuple[tuple[str, str, float, float, float], ...]
+
+
 class OptimizerState(Struct, frozen=True, forbid_unknown_fields=True):
     """The rules of one optimizer, and the windows on which they look back."""
 
     last_window: int
-    past: list[Closed]
+    past: list[WindowState]
     rules: list[RuleEvaluationState]
 
 
