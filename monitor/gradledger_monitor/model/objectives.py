@@ -300,7 +300,7 @@ def _objective(
     counted = [r for r in unfair if (r.unit in _COUNTED or _of_labels(r)) and not inside]
     even = [r for r in counted if r.is_even(tolerance)]
     if scale is not None and any(map(_of_labels, even)):
-        even.sort(key=lambda r: abs(math.log(r.ledger.balance / scale)))
+        even.sort(key=lambda r: max(r.ledger.balance, scale) / min(r.ledger.balance, scale))
     units = [r for r in unfair if not r.of_part and not (inside and r.unit == "tokens")]
     off_by_k = (r for r in units if _is_off_by_k(r, tolerance, scale))
     readings = (Objective(name, terms, r, inside) for r in units)

@@ -94,7 +94,8 @@ def followed_count(
                 continue
             ratios = [window.divisor / c for window, c in zip(windows, series, strict=True)]
             distinct = len({round(count, 6) for count in series})
-            if distinct > 1 and max(ratios) <= min(ratios) * (1 + VARIES * EXACT):
+            least, most = min(ratios), max(ratios)
+            if distinct > 1 and 0 < most <= least * (1 + VARIES * EXACT) < math.inf:
                 shown = distinct >= SHOWN and len(series) == FOLLOWED
                 fitting.append(Followed(part, counts, series[-1], ratios[-1], len(windows), shown))
         if fitting:  # a box may be counted, or its four numbers
@@ -125,7 +126,7 @@ def _divided(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> 
     ledger, previous = objective.ledger, past[-1].counts if past else ()
     counts = _by_key(tuple(counts_of(facts)))
     k = facts.micro_batches_of(objective)
-    yield _Divided(ledger.tokens / ledger.balance, k, counts, _by_key(previous))
+    yield _Divided(ledger.tokens / (ledger.balance or math.inf), k, counts, _by_key(previous))
 
 
 def _by_key(counts: tuple[Counts, ...]) -> dict[tuple[str, str], Counts]:
