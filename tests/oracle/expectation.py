@@ -226,6 +226,8 @@ def _true_besides(program: Program, truth: Truth) -> frozenset[str]:
         "after_backward",
     ):
         rules.add(WORLD)  # each rank divides the sum by its own count
+    if program.ranks_count == "all_without_factor":
+        rules.add(WORLD)  # the factor is missing whatever else the divisor lacks
     for name in {name for step in truth.true_steps for name in step.accounts}:
         accounts = [step.accounts[name] for step in truth.true_steps if name in step.accounts]
         balances = [account.balance for account in accounts]

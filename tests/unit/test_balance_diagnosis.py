@@ -897,12 +897,15 @@ def test_a_further_term_of_some_micro_batches_is_left_alone() -> None:
     assert pattern_and_ratio(facts(step)) == ("fair", 1.0)
 
 
-def test_a_main_loss_of_some_micro_batches_shows_nothing_of_the_others() -> None:
+def test_a_main_loss_of_one_micro_batch_shows_nothing_of_the_others() -> None:
     """A detector has no class loss where a micro-batch has no object of that size."""
     alone = term(50, 1 / 50)
     undivided = dataclasses.replace(term(8, 1 / 8, undivided=True), kind="MeanBackward0")
     window = [[alone, undivided], *[[undivided]] * 3]
     assert "term_missing" not in {d.pattern for d in diagnose(facts(record(window)), [])}
+    halves = [[term(25, 1 / 50), undivided]] * 2
+    normalised = diagnose(facts(record([*halves, [undivided], [undivided]])), [])
+    assert [d.pattern for d in normalised] == ["fair", "term_missing"]
 
 
 def test_a_mean_with_a_constant_behind_it_is_not_divided_whatever_the_constant_is() -> None:

@@ -43,7 +43,7 @@ from gradledger_monitor.rules.balance.explanations import PARTS_OR_TASKS, explai
 from gradledger_monitor.rules.balance.further import (
     counts_ignored,
     is_added_by_every_rank,
-    is_in_fewer_micro_batches,
+    is_in_one_micro_batch,
     is_undivided,
     window_of_the_same_weight,
 )
@@ -228,7 +228,7 @@ def _of_further(
     """
     if is_fair(facts, objective):
         return Diagnosis("fair", objective=objective)
-    if main.pattern not in NORMALISED or is_in_fewer_micro_batches(main.objective, objective):
+    if main.pattern not in NORMALISED or is_in_one_micro_batch(main.objective, objective):
         return Diagnosis("coefficient", objective=objective)
     if counts_ignored(facts, objective):
         return Diagnosis("term_padding", objective=objective)

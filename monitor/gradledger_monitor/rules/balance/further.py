@@ -41,13 +41,13 @@ def is_added_by_every_rank(facts: StepFacts, objective: Objective) -> bool:
     return is_round(balance / ranks) and not is_round(balance)
 
 
-def is_in_fewer_micro_batches(main: Objective | None, objective: Objective) -> bool:
-    """Whether some micro-batches lack the main one: its balance shows no division of others.
+def is_in_one_micro_batch(main: Objective | None, objective: Objective) -> bool:
+    """Whether one micro-batch alone has the main one: its balance shows no division by K.
 
     A detector has no class loss in a micro-batch without an object of that size.
     """
-    of_main = set() if main is None else {(t.rank, t.micro_batch) for t in main.terms}
-    return len(of_main) < len({(t.rank, t.micro_batch) for t in objective.terms})
+    of_main = set() if main is None else {t.micro_batch for t in main.terms}
+    return len(of_main) == 1 < len({t.micro_batch for t in objective.terms})
 
 
 def counts_ignored(facts: StepFacts, objective: Objective) -> bool:
