@@ -75,7 +75,7 @@ def _arithmetic(p: Program) -> Iterator[bool]:
 def _mechanics(p: Program) -> Iterator[bool]:
     """Of how the loop of one process calls PyTorch."""
     plain = p.precision == "float32" and p.layout == "one" and not p.mistakes
-    yield p.precision != "scaler" or p.clipping == "none" or p.normalisation != "after_backward"
+    yield not p.scaled or p.clipping == "none" or p.normalisation != "after_backward"
     yield p.checkpointing == "none" or p.layout == "one"
     yield p.loop != "closure" or (
         plain and (p.optimizers, p.skipped, p.accumulate_in) == ("one", "none", "grad")
@@ -86,7 +86,7 @@ def _mechanics(p: Program) -> Iterator[bool]:
     yield p.accumulate_in == "grad" or ((p.layout == "one" or p.by_hand) and not p.mistakes)
     yield p.accumulate_in == "grad" or (p.optimizers, p.all_reduce) == ("one", "after_window")
     yield p.optimizers != "two" or p.layout == "one" or p.ddp
-    yield p.optimizers != "adversary" or (p.precision != "bfloat16" and p.loop in _WINDOWED)
+    yield p.optimizers != "adversary" or (not p.in_half and p.loop in _WINDOWED)
     yield p.optimizers != "adversary" or p.mistakes <= {"stepped_by_other_scaler"}
     yield p.optimizers != "adversary" or p.layout == "one"
     yield p.optimizers != "adversary" or p.skipped == "none"
@@ -94,8 +94,8 @@ def _mechanics(p: Program) -> Iterator[bool]:
     yield p.optimizers != "adversary" or (p.objective in _PLAIN and p.compile == "none")
     yield p.optimizers != "adversary" or p.normalisation in ("mean_k", "window", "never", "twice")
     yield p.optimizers != "adversary" or p.auxiliary == "none"
-    yield p.skipped != "overflow" or (p.precision == "scaler" and not p.mistakes)
-    yield p.skipped != "guard" or (p.clipping == "window" and p.precision != "scaler")
+    yield p.skipped != "overflow" or (p.scaled and not p.mistakes)
+    yield p.skipped != "guard" or (p.clipping == "window" and not p.scaled)
     yield p.skipped != "guard" or not p.mistakes
     yield p.skipped == "none" or p.layout == "one" or p.ddp
     yield p.compile == "none" or (plain and p.checkpointing == "none" and p.data != "growing_k")
@@ -160,7 +160,7 @@ def _of_framework(p: Program) -> Iterator[bool]:
 def _of_mistake(p: Program, mistake: str) -> Iterator[bool]:
     """Of a mistake with the choices that it needs."""
     yield mistake not in _PARTS["ranks"] or p.ddp or (mistake == "same_data" and p.by_hand)
-    yield mistake not in _NEEDS_SCALER or p.precision == "scaler"
+    yield mistake not in _NEEDS_SCALER or p.scaled
     # with `unscale_` for the clipping, a plain step is right
     yield mistake != "scaler_bypassed" or p.clipping == "none"
     yield mistake != "clipped_before_unscale" or p.clipping == "window"
@@ -182,7 +182,7 @@ def _of_mistake(p: Program, mistake: str) -> Iterator[bool]:
     # a micro-batch without a token leaves nothing that zeroing could discard
     yield mistake != "zeroed_every_micro_batch" or p.data != "empty_micro_batch"
     # PyTorch itself raises: the scaler has seen no gradient
-    yield mistake != "zeroed_before_step" or p.precision != "scaler"
+    yield mistake != "zeroed_before_step" or not p.scaled
     # without the division, stepping every micro-batch is right
     yield mistake != "stepped_every_micro_batch" or p.normalisation == "mean_k"
     yield p.layout == "one" or p.ddp or (mistake == "same_data" and p.by_hand)

@@ -262,7 +262,7 @@ def _consequences(program: Program) -> frozenset[str]:
         rules.add("scaler.double_unscale")  # update forgets that the second one is unscaled
     if program.mistakes >= {"first_synced", "zeroed_every_micro_batch"}:
         rules.add(DRIFT)  # what was synchronised is gone
-    if "clipped_every_micro_batch" in program.mistakes and program.precision == "scaler":
+    if "clipped_every_micro_batch" in program.mistakes and program.scaled:
         rules.add("scaler.clip_before_unscale")
     if "stepped_every_micro_batch" in program.mistakes and program.data != "equal":
         rules.add("batch.changed_without_lr")  # a step has the rows of one micro-batch
@@ -290,7 +290,7 @@ def _reductions(program: Program, truth: Truth) -> tuple[frozenset[str], list[st
 
 
 def _misallocated(program: Program, accounts: list[tuple[TrueStep, Account]]) -> set[str]:
-    tolerance = 0.03 if program.precision == "bfloat16" else MISALLOCATION
+    tolerance = 0.03 if program.in_half else MISALLOCATION
     shares = [account.misallocation for _, account in accounts]
     averages = [sum(shares[:n]) / n for n in range(1, len(shares) + 1)]
     uneven = any(min(pair) >= tolerance for pair in zip(shares, averages, strict=True))
@@ -332,4 +332,4 @@ def _fits(program: Program, accounts: list[tuple[TrueStep, Account]], factors: l
 
 
 def _tolerance(program: Program) -> float:
-    return 2e-2 if program.precision == "bfloat16" else 2e-3
+    return 2e-2 if program.in_half else 2e-3

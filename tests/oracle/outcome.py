@@ -91,7 +91,7 @@ def _not_measured(evaluation: EvaluationResult, expected: Expectation) -> str:
 
 def _untrue(program: Program, truth: Truth, facts: Sequence[StepFacts]) -> str:
     """A ledger that differs from the truth in a number, if there is one."""
-    tolerance = EXACT_IN_HALF if program.precision == "bfloat16" else EXACT
+    tolerance = EXACT_IN_HALF if program.in_half else EXACT
     for fact, step in _with_truth(program, facts, truth):
         account = step.accounts.get(program.objective)
         if fact.ledger is None or account is None or _in_other_unit(program, fact):

@@ -94,7 +94,7 @@ DIMENSIONS: dict[str, Weights] = {
     # one of all parameters; one of each half; one more for an adversary that is trained in turns
     "optimizers": {"one": 12, "two": 2, "adversary": 2},
     "clipping": {"none": 3, "window": 3},
-    "precision": {"float32": 6, "bfloat16": 1, "scaler": 3},
+    "precision": {"float32": 6, "bfloat16": 1, "scaler": 3, "float16": 1},
     # of the net and of its adversary: one for both, or one for each
     "scalers": {"one": 1, "two": 1},
     # one step that the scaler, or a guard of the loop, skips because a gradient is not finite
@@ -214,6 +214,16 @@ class Program:
     def by_hand(self) -> bool:
         """Whether the loop combines gradients, as a mean."""
         return self.layout in ("all_reduce", "all_reduce_of_4")
+
+    @property
+    def scaled(self) -> bool:
+        """Whether a GradScaler scales the loss: of single precision, or of half."""
+        return self.precision in ("scaler", "float16")
+
+    @property
+    def in_half(self) -> bool:
+        """Whether the forward pass runs in half precision."""
+        return self.precision in ("bfloat16", "float16")
 
     @property
     def sharded(self) -> bool:

@@ -60,7 +60,7 @@ class Truth:
 
 def truth_of(program: Program, ranks: list[Observed]) -> Truth:
     """From what each rank observed."""
-    first, in_half = ranks[0], program.precision == "bfloat16"
+    first, in_half = ranks[0], program.in_half
     with_data = ranks[:: program.replica_ranks]  # one rank of each replica
     steps = [_true_step(with_data, index, in_half) for index in range(len(first.applied))]
     equal = all(

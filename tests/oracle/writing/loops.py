@@ -105,7 +105,7 @@ def _adversary(p: Program) -> str:
     if p.optimizers != "adversary":
         return ""
     backward, step = "{}.backward()", "critic_optimizer.step()\n"
-    if p.precision == "scaler":
+    if p.scaled:
         scaler = "scaler" if p.scalers == "one" else "critic_scaler"
         backward = f"{scaler}.scale({{}}).backward()"
         step = f"{scaler}.step(critic_optimizer)\n{scaler}.update()\n"
@@ -155,7 +155,7 @@ def _micro_batch(p: Program) -> str:
 
 
 def _backward(p: Program) -> list[str]:
-    if p.precision != "scaler":
+    if not p.scaled:
         return ["loss.backward()"]
     if "first_unscaled" in p.mistakes:
         return ["(loss if m == 0 else scaler.scale(loss)).backward()"]
@@ -199,14 +199,14 @@ def _before_update(p: Program) -> str:
         lines += ["for parameter in model.parameters():", "    parameter.grad /= counts[w]"]
     if p.clipping == "window" and "clipped_every_micro_batch" not in p.mistakes:
         early = {"clipped_before_unscale", "unscaled_inside"} & p.mistakes
-        lines += _unscale(p) if p.precision == "scaler" and not early else []
+        lines += _unscale(p) if p.scaled and not early else []
         lines += _clip(p)
     return "".join(f"{line}\n" for line in lines)
 
 
 def _update(p: Program) -> list[str]:
     steps = [f"{name}.step()" for name in names_of_optimizers(p)]
-    if p.precision != "scaler" or "scaler_bypassed" in p.mistakes:
+    if not p.scaled or "scaler_bypassed" in p.mistakes:
         return steps  # `update` refuses to run where nothing was unscaled
     scaler = _stepping_scaler(p)
     steps = [f"{scaler}.step({name})" for name in names_of_optimizers(p)]

@@ -29,9 +29,9 @@ def _forward(p: Program) -> list[str]:
     if p.checkpointing != "none":
         called = "checkpoint(model, features, use_reentrant=False)"
     outputs = "outputs, second" if "second_head" in p.auxiliaries else "outputs"
-    if p.precision == "bfloat16":
+    if p.in_half:
         return [
-            'with torch.autocast("cpu", dtype=torch.bfloat16):',
+            f'with torch.autocast("cpu", dtype=torch.{p.precision}):',
             f"    {outputs} = {called}",
             *([f"{name} = {name}.float()" for name in outputs.split(", ")]),
         ]

@@ -92,7 +92,7 @@ def optimizers(p: Program) -> str:
     if p.schedule == "cosine":
         steps = STEPS * p.k if "scheduled_every_micro_batch" in p.mistakes else STEPS
         lines += [f"scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, {steps})"]
-    if p.precision == "scaler":
+    if p.scaled:
         lines += ['scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)']
         if p.scalers == "two":
             lines += ['critic_scaler = torch.amp.GradScaler("cpu", init_scale=128.0)']
