@@ -29,8 +29,8 @@ class MissingNoSync(Rule):
     **Why it matters**
 
     With plain DDP the gradient is the same, but the ranks send all gradients several times per
-    step instead of once, and wait for each other each time. A sum over ranks that is taken of
-    ``.grad`` after each backward counts the first micro-batch R times for each later one.
+    step instead of once, and wait for each other each time. A sum over R ranks that is taken of
+    ``.grad`` after each backward multiplies what earlier micro-batches left there by R each time.
 
     **What to do**
 
