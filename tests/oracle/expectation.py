@@ -221,10 +221,8 @@ def _by_framework(program: Program) -> int:
 def _true_besides(program: Program, truth: Truth) -> frozenset[str]:
     """What is true of the numbers, whatever else names their cause."""
     rules = set()
-    if program.all_reduce == "sum_only" and program.normalisation in (
-        "stale_count",
-        "after_backward",
-    ):
+    summed = program.all_reduce == "sum_only" or program.layout == "fsdp2_sum"
+    if summed and program.normalisation in ("stale_count", "after_backward"):
         rules.add(WORLD)  # each rank divides the sum by its own count
     if program.ranks_count == "all_without_factor":
         rules.add(WORLD)  # the factor is missing whatever else the divisor lacks

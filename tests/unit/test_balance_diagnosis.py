@@ -380,6 +380,21 @@ def combined(factor: float, weight: float, ranks: int = 2) -> StepFacts:
     )
 
 
+@pytest.mark.parametrize("k", [2, 4])
+@pytest.mark.parametrize(("sync", "pattern"), [("averaged", "missing"), ("none", "constant")])
+def test_a_mean_times_the_ranks_that_nothing_divides_lacks_a_division_by_k(
+    k: int, sync: Any, pattern: str
+) -> None:
+    """A head that ignores the count, in a Trainer that undoes the average of DDP."""
+    losses = [term(40, 2 / 40, coefficient=2.0)] * k
+    windows = [facts(*[record(losses, n, sync=sync)] * 2) for n in (1, 2)]
+    balance = windows[0].objectives[0].ledger.balance
+    past = [Closed(k, balance, 80.0 * k, "pending")]
+    found = first(windows[1], past)
+    assert found.pattern == pattern
+    assert pattern != "missing" or (found.ratio, found.constant) == (k, 2)
+
+
 def test_a_balance_that_wanders_is_not_the_world_size_where_both_are_equal_once() -> None:
     once = combined(1.0, 1 / 10, ranks=3)
     assert pattern_and_ratio(once, *before(2.4, micro_batches=1))[0] != "world"

@@ -259,8 +259,12 @@ def _by_number_and_coefficient(
     near = Near(balance / constant, facts.tolerance)
     losses = [o for o in facts.objectives if not o.is_penalty]
     evidence = f"{significant(constant)} is the constant that the loss is multiplied by"
-    undivided = constant < 1 and is_undivided_coefficient(coefficient, k)
-    if undivided and near(k) and is_undivided_alone(objective, with_coefficient=True):
+    alone = is_undivided_alone(objective, with_coefficient=True)
+    undivided = constant < 1 and is_undivided_coefficient(coefficient, k) and alone
+    # a factor of the ranks, which undoes an average over them, contains no 1/K; Accelerate may
+    # divide by 1 besides
+    of_ranks = facts.averaged and 1 < facts.run.world_size == constant
+    if near(k) and (undivided or (of_ranks and reductions(objective) == {"mean"})):
         named = Diagnosis("missing", "", objective, k, constant, evidence)
         return _if_consistent(facts, past, named, lambda n: n * constant)
     if near(1 / k) and len(losses) != k and not is_undivided_alone(objective):
