@@ -27,8 +27,9 @@ PACKAGE = Path("monitor/gradledger_monitor")
 # The modules that run for every step. Structs that are read from the wire or saved stay Python:
 # msgspec reads the annotations of these classes, and mypyc drops parts of them.
 MODEL = (
-    *("batch_size", "chart_metrics", "losses", "numbers", "objectives", "ranks/manual_all_reduce"),
-    *("ranks/weighted_sum", "step_facts", "token_ledger", "tolerances", "unmeasured"),
+    *("batch_size", "chart_metrics", "losses/reported", "losses/term_weights", "numbers"),
+    *("objectives", "ranks/manual_all_reduce", "ranks/weighted_sum", "step_facts"),
+    *("token_ledger", "tolerances", "unmeasured"),
 )
 EVALUATION = ("rule_outcomes", "rule_evaluation", "run_state", "step_completeness")
 NOT_PER_STEP = ("__init__", "definition", "catalogue", "overrides", "docs", "state")  # in rules

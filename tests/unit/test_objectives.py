@@ -9,8 +9,9 @@ import pytest
 
 from gradledger.records import StepRecord, Term
 from gradledger_monitor.model import tolerances
-from gradledger_monitor.model.loss_names import tokens_of
-from gradledger_monitor.model.objectives import Objective, Reading, objectives_of, weights_vary
+from gradledger_monitor.model.losses.names import tokens_of
+from gradledger_monitor.model.losses.term_weights import weights_vary
+from gradledger_monitor.model.objectives import Objective, Reading, objectives_of
 from gradledger_monitor.model.token_ledger import Ledger
 from helpers.facts import accepted, facts, record, term
 

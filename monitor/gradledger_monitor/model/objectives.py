@@ -20,7 +20,13 @@ from dataclasses import dataclass
 from itertools import chain
 
 from gradledger_monitor.ingest.schema import Term
-from gradledger_monitor.model import tolerances
+from gradledger_monitor.model.losses.term_weights import (
+    differ,
+    has_inner_weight,
+    has_own_weights,
+    inner_weight,
+    weights_vary,
+)
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.token_ledger import Ledger, WeightedTokens, build_ledger
 
@@ -79,6 +85,12 @@ class Reading:
     def is_even(self, tolerance: float) -> bool:
         """Whether every token has the same weight: d = 0."""
         return self.ledger.misallocation <= tolerance
+
+    @property
+    def micro_batches(self) -> float:
+        """Micro-batches of a rank, on average."""
+        ranks = len({line.rank for line in self.ledger.lines})
+        return len(self.ledger.weights_of_micro_batches()) / ranks
 
     def is_of_means(self, tolerance: float) -> bool:
         """Whether all micro-batches have equal total weights."""
@@ -313,23 +325,28 @@ def _objective(
 def _is_off_by_k(reading: Reading, tolerance: float, scale: float | None) -> bool:
     """Whether all micro-batches have equal total weights, K or 1/K times too large.
 
-    A sum over classes or pixels may be so by the constant in front of it, too. Labels of CTC are no
-    pixels: a balance off by the ranks as well, or not off, shows them, too.
+    A sum over classes or pixels may be so by the constant in front of it, too.
     """
     terms = [term.loss_term for term in reading.terms]
-    labels = _of_labels(reading)
-    constant = reading.unit not in _COUNTED and any(t.coefficient is not None for t in terms)
-    pixels = reading.unit == "positions" and not labels
-    if constant or (pixels and not all(term.undivided for term in terms)):
+    if reading.unit not in _COUNTED and any(term.coefficient is not None for term in terms):
         return False
-    ranks = len({line.rank for line in reading.ledger.lines})
-    k = len(reading.ledger.weights_of_micro_batches()) / ranks
-    off = (
-        {n * r for n in (1.0, k, 1 / k) for r in (1.0, ranks, 1 / ranks)} if labels else {k, 1 / k}
+    if _of_labels(reading):
+        return _is_off_in_labels(reading, tolerance, scale)
+    if reading.unit == "positions" and not all(term.undivided for term in terms):
+        return False
+    k = reading.micro_batches
+    if scale is None or k == 1 or not reading.is_of_means(tolerance):
+        return False
+    return any(abs(reading.ledger.balance / scale / n - 1) <= tolerance for n in (k, 1 / k))
+
+
+def _is_off_in_labels(reading: Reading, tolerance: float, scale: float | None) -> bool:
+    """Whether the balance in labels is right, or off by K, by the ranks, or by both."""
+    k, ranks = reading.micro_batches, len({line.rank for line in reading.ledger.lines})
+    off = {n * r for n in (1.0, k, 1 / k) for r in (1.0, ranks, 1 / ranks)}
+    return scale is not None and any(
+        abs(reading.ledger.balance / scale / n - 1) <= tolerance for n in off
     )
-    if scale is None or not (labels or (k > 1 and reading.is_of_means(tolerance))):
-        return False
-    return any(abs(reading.ledger.balance / scale / n - 1) <= tolerance for n in off)
 
 
 def _of_labels(reading: Reading) -> bool:
@@ -455,17 +472,6 @@ def _weighs_rows(terms: list[WeightedTerm]) -> bool:
     return any(map(weights_vary, losses)) or _are_ctc([t for t in losses if has_inner_weight(t)])
 
 
-def has_own_weights(term: Term) -> bool:
-    """Whether the loss gives its tokens other weights than its outermost reduction does."""
-    return weights_vary(term) or has_inner_weight(term)
-
-
-def has_inner_weight(term: Term) -> bool:
-    """Whether a token weighs more or less than what the outermost reduction gives an element."""
-    inner = inner_weight(term)
-    return inner is not None and abs(inner - 1) > tolerances.INSIDE
-
-
 def _weighs_micro_batches(terms: list[WeightedTerm]) -> bool:
     """Whether the loss itself gives the tokens of different micro-batches different weights.
 
@@ -476,23 +482,3 @@ def _weighs_micro_batches(terms: list[WeightedTerm]) -> bool:
     inner = [weight for weight in weights if weight]
     shares = [weight * t.tokens for weight, t in zip(weights, terms, strict=True) if weight]
     return len(inner) == len(terms) and differ(inner) and differ(shares)
-
-
-def differ(values: list[float]) -> bool:
-    """Whether weights of one loss differ by more than rounding."""
-    return min(values) < max(values) * (1 - tolerances.INSIDE)
-
-
-def inner_weight(term: Term) -> float | None:
-    """The weight of a token relative to what the outermost reduction gives an element."""
-    each, weight = number(term.element_weight), number(term.weight)
-    return abs(weight / each) if each and weight is not None else None
-
-
-def weights_vary(term: Term) -> bool:
-    """Whether the loss itself gave the term's tokens different weights."""
-    least, most, weight = number(term.weight_min), number(term.weight_max), number(term.weight)
-    if least is None or most is None or weight is None:
-        return False
-    bound = most * (1 - tolerances.INSIDE)
-    return least < bound or abs(weight) < bound

@@ -23,10 +23,12 @@ from itertools import chain
 from typing import Any
 
 from gradledger_monitor.ingest.schema import Event, MicroBatch, StepRecord, Term
-from gradledger_monitor.model import loss_names, tolerances
+from gradledger_monitor.model import tolerances
 from gradledger_monitor.model.batch_size import samples_of, sum_if_complete, tokens_of
 from gradledger_monitor.model.clipping import clipping_of_window, shared_factor, unscale_factor
-from gradledger_monitor.model.losses import mean_over_tokens, sum_of_roots
+from gradledger_monitor.model.losses import names as loss_names
+from gradledger_monitor.model.losses.repeated import adds_again, leaked_losses
+from gradledger_monitor.model.losses.reported import mean_over_tokens, sum_of_roots
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.objectives import (
     Objective,
@@ -38,7 +40,6 @@ from gradledger_monitor.model.objectives import (
 from gradledger_monitor.model.ranks import manual_all_reduce
 from gradledger_monitor.model.ranks.manual_all_reduce import ManualAllReduce
 from gradledger_monitor.model.ranks.topology import data_group, members, rescaled_later
-from gradledger_monitor.model.repeated_losses import adds_again, leaked_losses
 from gradledger_monitor.model.token_ledger import Ledger, total
 from gradledger_monitor.model.unmeasured import NO_BACKWARD, why_unmeasured
 

@@ -6,7 +6,7 @@ import math
 
 from gradledger_monitor.ingest.schema import StepRecord
 from gradledger_monitor.model.clipping import CLIP_CALLS
-from gradledger_monitor.model.loss_names import IndexedMicroBatches
+from gradledger_monitor.model.losses.names import IndexedMicroBatches
 from gradledger_monitor.model.ranks.manual_all_reduce import UNSEEN, ManualAllReduce
 
 SKIPPED = "the GradScaler skipped this step"

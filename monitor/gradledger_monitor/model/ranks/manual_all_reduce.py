@@ -318,16 +318,25 @@ def _combined_early(rows: Sequence[StepRecord]) -> int:
     """
     tolerance = _tolerance(rows)
     for index in reversed(range(1, min(len(r.micro_batches) for r in rows))):
-        samples = [s for r in rows if (s := r.micro_batches[index].samples) is not None]
-        if len(samples) < len(rows):
-            continue
-        before, after = _values(samples)
-        if len({len(values) for values in before + after}) != 1:
-            continue
-        equal = all(_are_equal(each, tolerance) for each in zip(*after, strict=True))
-        if equal and _count_combined(before, after, tolerance) >= MIN_COORDINATES:
+        equalised = _equalised_before(rows, index, tolerance)
+        if equalised and _count_combined(*equalised, tolerance) >= MIN_COORDINATES:
             return index
     return 0
+
+
+def _equalised_before(
+    rows: Sequence[StepRecord], index: int, tolerance: float
+) -> tuple[Rows, Rows] | None:
+    """The gradients before and after what made them equal on all ranks between two backwards.
+
+    None if they are not equal when micro-batch ``index`` begins, or were not sampled.
+    """
+    samples = [s for r in rows if (s := r.micro_batches[index].samples) is not None]
+    before, after = _values(samples)
+    if len(samples) < len(rows) or len({len(values) for values in before + after}) != 1:
+        return None
+    equal = all(_are_equal(each, tolerance) for each in zip(*after, strict=True))
+    return (before, after) if equal else None
 
 
 def _factors_between(rows: Sequence[StepRecord], tolerance: float) -> list[float]:
@@ -337,13 +346,13 @@ def _factors_between(rows: Sequence[StepRecord], tolerance: float) -> list[float
     """
     factors = []
     for index in range(1, min(len(r.micro_batches) for r in rows)):
-        samples = [s for r in rows if (s := r.micro_batches[index].samples) is not None]
-        if not samples:
-            continue
-        before, after = _values(samples)
-        fits = len(samples) == len(rows) and len({len(v) for v in before + after}) == 1
-        equal = fits and all(_are_equal(each, tolerance) for each in zip(*after, strict=True))
-        factor = _sum_of(before, after[0], tolerance).factor if equal else None
+        if all(row.micro_batches[index].samples is None for row in rows):
+            continue  # nothing was combined there
+        equalised = _equalised_before(rows, index, tolerance)
+        if equalised is None:
+            return []
+        before, (combined, *_) = equalised
+        factor = _sum_of(before, combined, tolerance).factor
         if factor is None:
             return []
         factors.append(factor * len(rows))

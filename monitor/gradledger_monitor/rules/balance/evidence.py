@@ -9,8 +9,9 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 
+from gradledger_monitor.model.losses.term_weights import differ
 from gradledger_monitor.model.numbers import number
-from gradledger_monitor.model.objectives import Objective, WeightedTerm, differ
+from gradledger_monitor.model.objectives import Objective, WeightedTerm
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.token_ledger import total
 from gradledger_monitor.model.tolerances import WEIGHT

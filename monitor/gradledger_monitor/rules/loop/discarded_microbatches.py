@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from gradledger_monitor.ingest.schema import MicroBatch, StepRecord
 from gradledger_monitor.model.findings import Outcome
-from gradledger_monitor.model.loss_names import tokens_of
+from gradledger_monitor.model.losses.names import tokens_of
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.unmeasured import NO_BACKWARD
 from gradledger_monitor.rules.definition import DEFAULTS

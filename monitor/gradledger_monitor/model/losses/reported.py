@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from gradledger_monitor.ingest.schema import MicroBatch, Term
-from gradledger_monitor.model.objectives import weights_vary
+from gradledger_monitor.model.losses.term_weights import weights_vary
 from gradledger_monitor.model.token_ledger import total
 
 

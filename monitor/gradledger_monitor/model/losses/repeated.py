@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 
 from gradledger_monitor.ingest.schema import MicroBatch
-from gradledger_monitor.model.loss_names import IndexedMicroBatches
+from gradledger_monitor.model.losses.names import IndexedMicroBatches
 
 
 def leaked_losses(applied: IndexedMicroBatches) -> list[int]:
