@@ -393,6 +393,7 @@ def test_a_mean_times_the_ranks_that_nothing_divides_lacks_a_division_by_k(
     found = first(windows[1], past)
     assert found.pattern == pattern
     assert pattern != "missing" or (found.ratio, found.constant) == (k, 2)
+    assert ("as many as there are ranks" in found.evidence) == (pattern == "missing")
 
 
 def test_a_balance_that_wanders_is_not_the_world_size_where_both_are_equal_once() -> None:

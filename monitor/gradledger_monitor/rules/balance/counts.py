@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal, NamedTuple, get_args
 
 from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.model.step_facts import StepFacts
@@ -27,7 +27,7 @@ MOST_EXACT = 5_000.0  # tokens, above which many numbers are nearly whole
 # numbers up to 10, one fits the divisors of 6 windows by chance with a probability of 4e-4.
 FOLLOWED, SHOWN = 6, 3
 
-Part = Literal["window", "first", "last", "previous"]
+Part = Literal["window", "first", "last", "previous"]  # in the order in which they are tried
 
 
 class Followed(NamedTuple):
@@ -71,9 +71,7 @@ class _Divided(NamedTuple):
     """A window whose divisor, the reciprocal of an element's weight, is known."""
 
     divisor: float
-    micro_batches: int
-    counts: dict[tuple[str, str], Counts]  # by objective and unit
-    previous: dict[tuple[str, str], Counts]  # of the window before it
+    counts: dict[tuple[Part, str, str], float]  # by objective and unit: what it may follow
 
 
 def followed_count(
@@ -85,11 +83,12 @@ def followed_count(
     times what the first or the last micro-batch has, and what the window before has.
     """
     windows = list(_divided(facts, objective, past))[-FOLLOWED:]
-    now = windows[-1]
-    for part, of in _PARTS.items():
+    own = list(counts_of(facts))
+    for part in get_args(Part):
         fitting = []
-        for key, counts in now.counts.items():
-            series = [of(window, key) for window in windows]
+        for counts in own:
+            key = (part, counts.objective, counts.unit)
+            series = [window.counts.get(key, 0.0) for window in windows]
             if not all(series):
                 continue
             ratios = [window.divisor / c for window, c in zip(windows, series, strict=True)]
@@ -103,31 +102,28 @@ def followed_count(
     return None
 
 
-def _of_previous(window: _Divided, key: tuple[str, str]) -> float:
-    return window.previous[key].window if key in window.previous else 0.0
-
-
-_PARTS: dict[Part, Callable[[_Divided, tuple[str, str]], float]] = {
-    "window": lambda w, key: w.counts[key].window if key in w.counts else 0.0,
-    "first": lambda w, key: w.counts[key].first * w.micro_batches if key in w.counts else 0.0,
-    "last": lambda w, key: w.counts[key].last * w.micro_batches if key in w.counts else 0.0,
-    "previous": _of_previous,
-}
-
-
 def _divided(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> Iterator[_Divided]:
     """The wrong windows of this objective, and this one."""
-    for before, closed in zip((None, *past), past, strict=False):
+    previous: tuple[Counts, ...] = ()
+    for closed in past:
         own = closed.counts[:1]
         if own and own[0].objective == objective.name and closed.balance and closed.tokens:
-            previous = before.counts if before is not None else ()
-            divisor = closed.tokens / closed.balance
-            yield _Divided(divisor, closed.micro_batches, _by_key(closed.counts), _by_key(previous))
-    ledger, previous = objective.ledger, past[-1].counts if past else ()
-    counts = _by_key(tuple(counts_of(facts)))
-    k = facts.micro_batches_of(objective)
-    yield _Divided(ledger.tokens / (ledger.balance or math.inf), k, counts, _by_key(previous))
+            candidates = _candidates(closed.micro_batches, closed.counts, previous)
+            yield _Divided(closed.tokens / closed.balance, candidates)
+        previous = closed.counts
+    ledger, k = objective.ledger, facts.micro_batches_of(objective)
+    candidates = _candidates(k, counts_of(facts), previous)
+    yield _Divided(ledger.tokens / (ledger.balance or math.inf), candidates)
 
 
-def _by_key(counts: tuple[Counts, ...]) -> dict[tuple[str, str], Counts]:
-    return {(each.objective, each.unit): each for each in counts}
+def _candidates(
+    k: int, counts: Iterable[Counts], previous: Iterable[Counts]
+) -> dict[tuple[Part, str, str], float]:
+    candidates: dict[tuple[Part, str, str], float] = {}
+    for each in counts:
+        candidates["window", each.objective, each.unit] = each.window
+        candidates["first", each.objective, each.unit] = k * each.first
+        candidates["last", each.objective, each.unit] = k * each.last
+    for each in previous:
+        candidates["previous", each.objective, each.unit] = each.window
+    return candidates

@@ -47,6 +47,9 @@ from gradledger_monitor.rules.balance.patterns import (
 )
 from gradledger_monitor.rules.number_text import significant
 
+OF_RANKS = (
+    ", as many as there are ranks, which is right only of a sum that the tokens of all ranks divide"
+)
 DISCARDED = "the loss is divided by the number of all micro-batches, and some were discarded"
 PARTS_OR_TASKS = "several losses add up to one mean: parts of one loss or separate tasks, unknown"
 
@@ -265,6 +268,7 @@ def _by_number_and_coefficient(
     # divide by 1 besides
     of_ranks = facts.averaged and 1 < facts.run.world_size == constant
     if near(k) and (undivided or (of_ranks and reductions(objective) == {"mean"})):
+        evidence += OF_RANKS if of_ranks else ""
         named = Diagnosis("missing", "", objective, k, constant, evidence)
         return _if_consistent(facts, past, named, lambda n: n * constant)
     if near(1 / k) and len(losses) != k and not is_undivided_alone(objective):

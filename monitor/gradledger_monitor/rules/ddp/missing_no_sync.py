@@ -92,7 +92,7 @@ def _added_again(facts: StepFacts, all_reduce: ManualAllReduce) -> Outcome:
     each, times = significant(all_reduce.again), all_reduce.times
     return finding(
         "error",
-        f"Gradients are combined {times + 1} times per step, each time with earlier sums",
+        f"Gradients are combined {times + 1} times per step, earlier sums included",
         f"An all-reduce between backwards combined the gradients of all ranks "
         f"{counted(times, 'time')} before the one that the step uses. Each later one multiplies "
         f"what was combined before by {each}, so the gradient of the first micro-batch counts "

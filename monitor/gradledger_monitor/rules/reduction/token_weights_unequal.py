@@ -199,19 +199,16 @@ class TokenWeightsUnequal(Rule):
         moved = objective.ledger.misallocation * share
         of_epoch = moved / short.windows
         steps = counted(short.windows, "step")
-        heaviest = len(facts.objectives) > 1 and objective is facts.objectives[0]
-        name = objective_name(objective, facts.objectives)
-        whose = f"the {name}" if heaviest else "the gradient"
         return finding(
             self._severity(facts, objective, of_epoch),
             "A short batch has the weight of a full one",
             f"One micro-batch of step {facts.step} holds {short.tokens:,.0f} tokens, all others "
             f"hold {short.usual:,.0f}, as the last batch of an epoch does. Each of its tokens "
-            f"counts {short.relative_weight:.1f} times as much as another: {moved:.1%} of "
-            f"the weight of {whose} in this step is on the wrong tokens, and {of_epoch:.2%} of "
-            f"that in the {steps} since the last short batch.",
+            f"counts {short.relative_weight:.1f} times as much as another: {moved:.1%} of the "
+            f"weight of the {_whole(facts, objective)} in this step is on the wrong tokens, and "
+            f"{of_epoch:.2%} of that in the {steps} since the last short batch.",
             without_short_batch(facts, objective),
-            objective=name,
+            objective=objective_name(objective, facts.objectives),
             misallocation=round(objective.ledger.misallocation, 6),
             misallocation_recent=round(of_epoch, 6),
             tokens=as_count(short.tokens),
@@ -230,16 +227,15 @@ class TokenWeightsUnequal(Rule):
         # of several losses, another one may have been the heaviest with unequal weights before
         alone = not several and steps > 1
         average = f" ({recent:.1%} on average over the last {steps} windows)" if alone else ""
-        weight = f"weight of the {name} is on the wrong tokens"
-        if objective is not facts.objectives[0] or not several:
-            weight = f"gradient's weight is on the wrong tokens{of_loss}"
+        whole = _whole(facts, objective)
+        of_part = "" if whole == name else of_loss
         where = _where(entries, facts.tolerance)
         besides = (
             ", besides those that the loss gives its tokens" if objective.weighted_inside else ""
         )
         summary = (
-            f"In step {facts.step}, {ledger.misallocation * share:.1%} of the {weight}{average}. "
-            f"Weights differ {where}{besides}: "
+            f"In step {facts.step}, {ledger.misallocation * share:.1%} of the {whole}'s weight is "
+            f"on the wrong tokens{of_part}{average}. Weights differ {where}{besides}: "
             f"{_contrast(entries)}"
         )
         return finding(
@@ -316,6 +312,12 @@ def _share(objective: Objective, objectives: list[Objective]) -> float:
     if objective is objectives[0]:
         return 1.0
     return objective.ledger.balance / total(o.ledger.balance for o in objectives)
+
+
+def _whole(facts: StepFacts, objective: Objective) -> str:
+    """What a misallocation is a share of: of the heaviest of several losses, that loss alone."""
+    heaviest = len(facts.objectives) > 1 and objective is facts.objectives[0]
+    return objective_name(objective, facts.objectives) if heaviest else "gradient"
 
 
 def _contrast(entries: Iterable[Entry]) -> str:

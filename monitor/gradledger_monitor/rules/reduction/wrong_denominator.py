@@ -117,25 +117,22 @@ def _of_other_count(window: Window) -> Outcome:
     facts, objective = window.facts, window.balance.objective
     assert objective is not None
     followed = followed_count(facts, objective, window.past)
-    if followed is None:
-        return OK
+    assert followed is not None  # it is what the pattern was diagnosed from
     counts, k = followed.counts, facts.micro_batches_of(objective)
     counted_one = next(o for o in facts.objectives if o.name == counts.objective)
     unit = _unit(counted_one, counts.unit)
     main, other = (objective_name(o, facts.objectives) for o in (objective, counted_one))
     of_other = "" if other == main else f" of the {other}"
-    part = {
-        "first": "the first micro-batch alone",
-        "last": "the last micro-batch alone",
-        "previous": "the window before",
-        "window": "the window",
-    }[followed.part]
-    times = f" {k} times {followed.divisor / k:,.0f}," if followed.part in ("first", "last") else ""
+    if followed.part == "previous":
+        part, divisor = "the window before", f"{followed.divisor:,.0f}"
+    else:
+        part = f"the {followed.part} micro-batch alone"
+        divisor = f"{k} times {followed.divisor / k:,.0f}"
     return finding(
         "warning",
         "The loss divisor is the count of other data",
         f"In {followed.windows} windows, what divides the {main} is proportional to the number of "
-        f"{unit}{of_other} in {part}:{times or f' {followed.divisor:,.0f},'} where this window has "
+        f"{unit}{of_other} in {part}: {divisor}, where this window has "
         f"{counts.window:,.0f}. With the count of each whole window, the gradient of this one "
         f"would be {significant(followed.divisor / counts.window)} times as large. "
         f"{changing_factor_effect(facts)}.",

@@ -59,16 +59,19 @@ class ZeroLr(Rule):
     points_at = ("step",)
     inhibits = ("norm.vanishing",)
 
-    state = declare(_zero=int, _others=int)
+    state = declare(_zero=int, _before=int)
 
     def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
         super().__init__(thresholds)
         self._zero = 0  # steps in a row with a learning rate of 0
-        self._others = 0  # steps before them
+        self._before = 0  # all steps before those
 
     def after_gap(self) -> None:
         """The steps in between may have had another rate; the next one is not the first."""
-        self._others, self._zero = self._others + self._zero + 1, 0
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        self._before, self._zero = self._before + self._zero + 1, 0
 
     def evaluate(self, window: Window) -> Outcome:
         """The learning rates of all groups."""
@@ -80,13 +83,13 @@ class ZeroLr(Rule):
         if len(facts.run.optimizers) > 1:
             return not_applicable("several optimizers: one may wait with a learning rate of 0")
         if any(rates):
-            self._others, self._zero = self._others + self._zero + 1, 0
+            self._begin_anew()
             return OK
         self._zero += 1
-        later = min(self.later, max(self.short, 2 * self._others))
-        if self._zero < (later if self._others else self.start):
+        later = min(self.later, max(self.short, 2 * self._before))
+        if self._zero < (later if self._before else self.start):
             return OK
-        since = "from the first step on" if not self._others else "in a row"
+        since = "from the first step on" if not self._before else "in a row"
         return finding(
             "warning",
             "The learning rate is 0",
@@ -94,5 +97,5 @@ class ZeroLr(Rule):
             f"{since}, so these steps changed no parameter.",
             FIX,
             steps_at_zero=self._zero,
-            from_start=not self._others,
+            from_start=not self._before,
         )
