@@ -39,7 +39,8 @@ OF_TOKENS = {
     "contrastive",
 }
 
-# Mistakes of mechanics, which a script has by construction, and the rules that name them.
+# Mistakes in the order of calls, which a script has by construction, and the rules that name them.
+# Those in the number of synchronisations are counted.
 MISTAKES = {
     "never_zeroed": {"loop.grads_not_zeroed"},
     "second_never_zeroed": {"loop.grads_not_zeroed"},
@@ -55,12 +56,12 @@ MISTAKES = {
     "unscaled_inside": {"scaler.unscale_mid_window"},
     "updated_between": {"scaler.update_between_optimizers"},
     "stepped_by_other_scaler": {"scaler.two_scalers"},
-    "synced_every_micro_batch": {"ddp.missing_no_sync"},
-    "never_synced": {"ddp.never_synced"},
     "first_synced": {"ddp.wrong_microbatch_synced"},
     "same_data": {"ddp.duplicate_data"},
 }
 
+NEVER_SYNCED = "ddp.never_synced"
+SYNCED_OFTEN = "ddp.missing_no_sync"
 
 # What else is true of ranks that combine gradients wrongly: they drift, and why.
 DRIFTING = {"early": {"ddp.wrong_microbatch_synced"}}
@@ -91,19 +92,30 @@ class Expectation:
         )
 
 
-def of_mistakes(program: Program) -> Expectation:
+def of_mistakes(program: Program, truth: Truth) -> Expectation:
     """The table of mistakes in the order of calls, and in which ranks get which data."""
-    mistakes = program.mistakes
+    counted = _synchronisations(program, truth)
+    mistakes = program.mistakes & MISTAKES.keys()
     if "stepped_every_micro_batch" in mistakes:
         mistakes -= _maybe_intended(program)
-    if not mistakes:
+    named = frozenset(rule for mistake in mistakes for rule in MISTAKES[mistake]) | counted
+    if not named and program.mistakes:
         return Expectation(unknown="1/K of a loss of a single micro-batch may be its weight")
-    named = frozenset(rule for mistake in mistakes for rule in MISTAKES[mistake])
     if "stepped_every_micro_batch" in program.mistakes and program.ddp:
-        named |= {"ddp.never_synced"}  # it steps on what no_sync kept local
-    allowed = {rule for mistake in program.mistakes for rule in MISTAKES[mistake]}
+        named |= {NEVER_SYNCED}  # it steps on what no_sync kept local
+    allowed = {rule for mistake in program.mistakes & MISTAKES.keys() for rule in MISTAKES[mistake]}
     allowed |= named | _consequences(program)
-    return Expectation(named, frozenset(allowed), reasons=(*sorted(mistakes),))
+    return Expectation(named, frozenset(allowed), reasons=(*sorted(mistakes), *sorted(counted)))
+
+
+def _synchronisations(program: Program, truth: Truth) -> frozenset[str]:
+    """What the number of synchronisations of DistributedDataParallel says, which is counted."""
+    if not program.ddp:
+        return frozenset()
+    if not truth.synchronisations:
+        return frozenset({NEVER_SYNCED})
+    windows = truth.windows + (program.skipped != "none")
+    return frozenset({SYNCED_OFTEN} if truth.synchronisations > windows else ())
 
 
 def _maybe_intended(program: Program) -> set[str]:

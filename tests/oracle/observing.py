@@ -25,6 +25,7 @@ from torch.optim.optimizer import (
 )
 
 from museum.watching import with_hooks
+from oracle.collectives import Collectives
 from oracle.objectives import OBJECTIVES, Batch, auxiliary_elements
 from oracle.program import SKIPPED, Program
 from oracle.writing.loops import CLIPPED_TO
@@ -48,6 +49,9 @@ class Observed:
     steps: int  # of the optimizer; of each, where there are two
     micro_batches: list[int]
     rows: list[int]
+    synchronisations: (
+        int  # sums of all gradients over ranks, in the whole program; shards count padded
+    )
     # [parameters], not clipped; with ``columns`` empty if there is not one step for each window
     applied: list[Tensor] = field(default_factory=list)
     columns: list[dict[str, Columns]] = field(default_factory=list)
@@ -94,10 +98,11 @@ def _parameters(optimizer: Optimizer) -> list[Tensor]:
 def with_truth(script: Path, output: Path) -> None:
     """Write the records and an ``Observed`` to ``output``; ``read`` returns both."""
     program = Program(**json.loads(script.with_suffix(".json").read_text()))
-    steps, names = Steps(), dict[str, Any]()
+    steps, collectives, names = Steps(), Collectives(), dict[str, Any]()
     with_hooks(script, output, then=lambda left: names.update(left))
     steps.close()
-    torch.save((output.read_bytes(), _observed(program, names, steps.all)), output)
+    reduced = collectives.reduced_elements()
+    torch.save((output.read_bytes(), _observed(program, names, steps.all, reduced)), output)
 
 
 def read(recorded: bytes) -> tuple[bytes, Observed]:
@@ -106,7 +111,7 @@ def read(recorded: bytes) -> tuple[bytes, Observed]:
     return records, observed
 
 
-def _observed(program: Program, names: dict[str, Any], steps: list[Step]) -> Observed:
+def _observed(program: Program, names: dict[str, Any], steps: list[Step], reduced: int) -> Observed:
     windows = _windows(program, names["windows"])
     parameters = list(names["net"].parameters())
     of_net = [step for step in steps if step.parameters.keys() & set(parameters)]
@@ -119,6 +124,8 @@ def _observed(program: Program, names: dict[str, Any], steps: list[Step]) -> Obs
         len(of_net) // optimizers,
         [len(window) for window in windows],
         [sum(len(batch[1]) for batch in window) for window in windows],
+        # beside gradients, a program sums up a few counts of tokens
+        reduced // sum(parameter.numel() for parameter in parameters),
     )
     if len(of_net) != optimizers * len(windows):  # a mistake that needs no arithmetic
         return observed

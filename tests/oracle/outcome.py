@@ -63,7 +63,8 @@ def outcome(
     wrong = set(named) - expected.allowed
     if wrong:
         return of("accused", f"{', '.join(sorted(wrong))} [{expected_text or 'a right program'}]")
-    untrue = "" if program.mistakes else _untrue(program, truth, facts)
+    untrue = _miscounted(program, truth, facts)
+    untrue = untrue or ("" if program.mistakes else _untrue(program, truth, facts))
     if untrue:
         return of("untrue", untrue)
     if expected.required and not expected.required & set(named):
@@ -87,6 +88,17 @@ def _not_measured(evaluation: EvaluationResult, expected: Expectation) -> str:
     states = [evaluation.coverage.get(rule, "") for rule in sorted(expected.required)]
     unmeasured = [state for state in states if state.startswith("not_measured")]
     return unmeasured[0] if unmeasured else ""
+
+
+def _miscounted(program: Program, truth: Truth, facts: Sequence[StepFacts]) -> str:
+    """A number of synchronisations that differs from the truth, if so."""
+    if not program.ddp:
+        return ""
+    records = [f.record for f in facts if f.optimizer == facts[0].optimizer]
+    counted = sum(bool(m.collectives) for record in records for m in record.micro_batches)
+    if counted == truth.synchronisations:
+        return ""
+    return f"{counted} synchronisations, truly {truth.synchronisations}"
 
 
 def _untrue(program: Program, truth: Truth, facts: Sequence[StepFacts]) -> str:

@@ -94,12 +94,13 @@ def outcome_of(stage: Stage, program: Program) -> Outcome:
 
 def _expected(stage: Stage, program: Program, played: PlayedProgram) -> Expectation:
     """Of a program with several mistakes, what is expected for each alone, united."""
+    of_calls = of_mistakes(program, played.truth)
     if not program.mistakes:
-        return of_arithmetic(program, played.truth)
+        return of_calls | of_arithmetic(program, played.truth)
     if is_balanced(program):
-        return of_mistakes(program)
+        return of_calls
     alone = replace(program, mistake="none", second_mistake="none")
-    return of_mistakes(program) | of_arithmetic(alone, play(stage, alone).truth)
+    return of_calls | of_arithmetic(alone, play(stage, alone).truth)
 
 
 def outcomes(programs: list[Program], jobs: int, shrink: bool) -> Iterator[tuple[Outcome, Outcome]]:

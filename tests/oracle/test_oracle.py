@@ -17,7 +17,9 @@ from oracle.drawing import draw, parsed
 from oracle.expectation import (
     DRIFT,
     MISSING,
+    NEVER_SYNCED,
     PARTIAL,
+    SYNCED_OFTEN,
     UNEQUAL,
     WORLD,
     Expectation,
@@ -30,7 +32,7 @@ from oracle.program import DIMENSIONS, STEPS, Program
 from oracle.report import wilson
 from oracle.run import IMPORTED, PlayedProgram, outcome_of, play
 from oracle.shrinking import shrunk
-from oracle.truth import truth_of
+from oracle.truth import Truth, truth_of
 from oracle.writing import script
 
 SIMPLEST = Program(5, **{name: next(iter(weights)) for name, weights in DIMENSIONS.items()})
@@ -147,22 +149,44 @@ def test_the_right_answer_follows_from_what_was_applied(
     assert of_arithmetic(program, play(stage, program).truth).required == required
 
 
-def test_of_two_mistakes_either_may_be_named() -> None:
+@pytest.mark.parametrize(
+    ("choices", "per_window", "required"),
+    [
+        ("layout:ddp", 1, set()),
+        ("layout:ddp,optimizers:two,skipped:guard,clipping:window", 1, set()),
+        ("layout:ddp_of_4,mistake:synced_every_micro_batch", 3, {SYNCED_OFTEN}),
+        ("layout:ddp,mistake:never_synced", 0, {NEVER_SYNCED}),
+        ("layout:fsdp2", 1, set()),
+        ("layout:all_reduce,ranks_count:all", 1, set()),
+    ],
+)
+def test_synchronisations_are_counted(
+    choices: str, per_window: int, required: set[str], stage: Stage
+) -> None:
+    program = _simplest("accumulation:3," + choices)
+    truth = play(stage, program).truth
+    assert truth.synchronisations == per_window * STEPS
+    assert of_mistakes(program, truth).required == required
+
+
+def test_of_two_mistakes_either_may_be_named(divided: PlayedProgram) -> None:
     program = _simplest("mistake:never_zeroed,second_mistake:stepped_twice")
     missing = Expectation(frozenset({MISSING}), frozenset({MISSING}))
-    assert (of_mistakes(program) | missing).required == {
+    assert (of_mistakes(program, divided.truth) | missing).required == {
         "loop.grads_not_zeroed",
         "loop.double_step",
         MISSING,
     }
 
 
-def test_a_mistake_that_a_right_program_with_another_weight_makes_too_is_not_required() -> None:
-    squares = "objective:squared_error,mistake:stepped_every_micro_batch"
-    assert of_mistakes(_simplest(squares)).unknown
-    both = of_mistakes(_simplest(squares + ",second_mistake:never_zeroed"))
+def test_a_mistake_that_a_right_program_with_another_weight_makes_too_is_not_required(
+    divided: PlayedProgram,
+) -> None:
+    truth, squares = divided.truth, "objective:squared_error,mistake:stepped_every_micro_batch"
+    assert of_mistakes(_simplest(squares), truth).unknown
+    both = of_mistakes(_simplest(squares + ",second_mistake:never_zeroed"), truth)
     assert both.required == {"loop.grads_not_zeroed"} and not both.unknown
-    tokens = of_mistakes(_simplest("mistake:stepped_every_micro_batch"))
+    tokens = of_mistakes(_simplest("mistake:stepped_every_micro_batch"), truth)
     assert tokens.required == {"loop.step_every_microbatch"} and not tokens.unknown
 
 
@@ -182,7 +206,7 @@ def test_a_gradient_that_holds_an_earlier_window_has_no_account(stage: Stage) ->
 def test_a_gradient_that_is_not_finite_has_no_account() -> None:
     columns = Columns(torch.eye(3, dtype=torch.float64), torch.ones(3), torch.zeros(3))
     gradient = torch.tensor([math.nan, 1, 1], dtype=torch.float64)
-    observed = Observed(1, [1], [3], [gradient], [{"": columns}])
+    observed = Observed(1, [1], [3], 0, [gradient], [{"": columns}])
     (step,) = truth_of(SIMPLEST, [observed]).true_steps
     assert math.isinf(step.residual) and not step.accounts
 
@@ -240,6 +264,18 @@ def test_each_kind_of_answer_is_told_apart(
     assert kind(divided, missing) == "missed"
     assert kind(replace(divided, truth=undivided.truth), Expectation()) == "untrue"
     assert kind(undivided, Expectation(unknown="its intention")) == "either"
+
+
+def test_another_number_of_synchronisations_is_untrue(stage: Stage) -> None:
+    program = _simplest("layout:ddp")
+    played = play(stage, program)
+
+    def compared(truth: Truth) -> str:
+        return outcome(program, truth, Expectation(), played.facts, judged(played.facts)).why
+
+    assert compared(played.truth) == ""
+    more = replace(played.truth, synchronisations=7)
+    assert compared(more) == "6 synchronisations, truly 7"
 
 
 def test_a_failing_program_is_reduced_to_the_choices_that_matter() -> None:

@@ -54,6 +54,7 @@ class Truth:
 
     windows: int  # that are not skipped
     steps: int
+    synchronisations: int  # sums of all gradients over ranks, in the whole program
     replicas_equal: bool  # all ranks applied the same gradient in all steps
     true_steps: list[TrueStep]
 
@@ -68,7 +69,8 @@ def truth_of(program: Program, ranks: list[Observed]) -> Truth:
         for rank in ranks[1:]
         for a, b in zip(first.applied, rank.applied, strict=True)
     )
-    return Truth(len(first.micro_batches), first.steps, equal, steps)
+    windows = len(first.micro_batches)
+    return Truth(windows, first.steps, first.synchronisations, equal, steps)
 
 
 def _true_step(ranks: list[Observed], index: int, in_half: bool) -> TrueStep:
