@@ -150,6 +150,50 @@ def test_the_first_fair_window_shows_that_shorter_ones_before_it_are_divided_by_
     assert pattern_and_ratio(step, *again) == ("fair", 1.0)
 
 
+def test_a_first_window_of_two_micro_batches_may_be_the_rest_of_one_of_four() -> None:
+    """Of a run that resumes in the middle of a window: not divided twice, before the next shows."""
+    rest = facts(record([term(100, 1 / 400)] * 2))
+    assert first(rest).pattern == "pending"
+    assert first(rest, before(0.5, micro_batches=2)).pattern == "double"
+    whole = facts(record([term(100, 1 / 400)] * 4))
+    assert first(whole, before(0.5, micro_batches=2)).pattern == "partial_before"
+
+
+def rows_of(counts: Sequence[int], divisor: int) -> StepFacts:
+    """A masked sum over each of 20 rows, whose mean a number divides."""
+    terms = [term(count, 1 / 20 / divisor, "none", size=200, rows=20) for count in counts]
+    return facts(record([dataclasses.replace(each, kind="MseLossBackward0") for each in terms]))
+
+
+def test_a_window_is_read_in_the_unit_in_which_those_before_it_were_fair() -> None:
+    """Elements that are at risk, of which an example has any number: its tokens show nothing."""
+    fair, past = rows_of([75, 85, 78, 73, 76], 5), list[Closed]()
+    short = rows_of([69, 82], 5)
+    assert first(short, past).objective.reading.unit == "tokens"  # type: ignore[union-attr]
+    for _ in range(2):
+        past.append(Closed.of(fair, first(fair, past)))
+    diagnosis = first(short, past)
+    assert (diagnosis.pattern, diagnosis.ratio) == ("partial", 0.4)
+    closed = Closed.of(short, diagnosis)
+    assert (closed.balance, closed.unit) == (pytest.approx(0.4), "rows")
+
+
+def test_a_constant_in_front_of_a_sum_shows_its_unit() -> None:
+    """The square of the temperature, of a distillation that is divided by its sequences."""
+
+    def distilled(constant: float) -> Diagnosis:
+        fields: dict[str, Any] = {"size": 100, "rows": 6, "coefficient": constant}
+        terms = [term(n, constant / 6 / 4, "none", **fields) for n in (55, 78, 49, 60)]
+        each = [dataclasses.replace(t, kind="KlDivergence") for t in terms]
+        return first(facts(record(each)))
+
+    diagnosis = distilled(9.0)
+    assert diagnosis.pattern == "coefficient" and diagnosis.objective is not None
+    assert diagnosis.objective.reading.unit == "rows"
+    # 1/K is no weight: what else divides the sum is not known
+    assert distilled(0.25).objective.reading.unit == "tokens"  # type: ignore[union-attr]
+
+
 def test_a_fair_window_of_one_micro_batch_shows_no_k() -> None:
     """Its mean is right, also where the means of four are added."""
     assert pattern_and_ratio(even(4.0), Closed(1, 1.0, 50.0, "fair")) == ("missing", 4)
@@ -730,6 +774,16 @@ def with_aux(
 
     window = record([[term(50, weight), aux()] for _ in range(k)])
     return facts(window, declared_scale=scale)
+
+
+def test_of_two_round_coefficients_the_usual_one_is_the_authors_if_he_divides_beside_it() -> None:
+    """3 is seldom a coefficient, so 0.5 is not 3 / 6; 0.1 may be 0.5 / 5."""
+    assert diagnose(with_aux(0.5, 6), [])[1].pattern == "term_missing"
+    assert diagnose(with_aux(0.1, 5), [])[1].pattern == "coefficient"
+    main_in_constants = with_aux(0.5, 6)
+    for each in main_in_constants.objectives[0].terms:
+        each.loss_term.undivided = True
+    assert diagnose(main_in_constants, [])[1].pattern == "coefficient"
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ from gradledger.records import StepRecord, Term
 from gradledger_monitor.model import tolerances
 from gradledger_monitor.model.losses.names import tokens_of
 from gradledger_monitor.model.losses.term_weights import weights_vary
-from gradledger_monitor.model.objectives import Objective, Reading, objectives_of
+from gradledger_monitor.model.objectives import Objective, objectives_of
+from gradledger_monitor.model.readings import Reading
 from gradledger_monitor.model.token_ledger import Ledger
 from helpers.facts import accepted, facts, record, term
 
@@ -53,6 +54,20 @@ def objectives(*micro_batches: Term | list[Term], **more: Any) -> list[Objective
 def shown(listed: list[Objective]) -> list[tuple[str, str, float, float]]:
     """Name, unit, number of units and balance of each."""
     return [(o.name, o.reading.unit, o.ledger.tokens, round(o.ledger.balance, 9)) for o in listed]
+
+
+def test_a_loss_with_a_backward_of_its_own_is_no_part_of_another_of_its_kind() -> None:
+    """A critic has a mean of real and one of fake data; a penalty on its gradient is another."""
+
+    def mean(weight: float, reduction: str, **more: Any) -> Term:
+        return dataclasses.replace(term(8, weight, reduction, **more), kind="MeanBackward0")
+
+    two, penalty = [mean(1 / 32, "mean")] * 2, [mean(2.5, "none", undivided=True)]
+    step = facts(record([two, two, penalty, penalty]))
+    parts = {o.name: (len(o.terms), step.micro_batches_of(o)) for o in step.objectives}
+    assert parts == {f"MeanBackward0#{number}": (2, 2) for number in (0, 1, 2)}
+    without_the_second = facts(record([two, two[:1]]))
+    assert [len(o.terms) for o in without_the_second.objectives] == [2, 1]
 
 
 def other(like: Term, kind: str, **changes: Any) -> Term:

@@ -85,9 +85,10 @@ def test_a_missing_division_is_named_at_once(windows: list[Window]) -> None:
 def test_a_double_division_of_a_mean_is_named_at_once_and_of_a_sum_in_the_second_window(
     windows: list[Window],
 ) -> None:
-    """A sum may be divided by a count that is K times too small by chance."""
+    """A sum may be divided by a count that is K times too small by chance; a first window of two
+    micro-batches may be the rest of one of four."""
     of_means = accused(judged(steps(windows, averaged(lambda w: len(w) ** 2))))
-    assert of_means["reduction.double_division"] == 1
+    assert of_means["reduction.double_division"] == (2 if len(windows[0]) == 2 else 1)
     of_sums = accused(judged(steps(windows, summed(lambda w: sum(w) * len(w)))))
     assert of_sums == {"reduction.double_division": 2}
 

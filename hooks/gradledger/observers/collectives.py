@@ -47,6 +47,10 @@ _world: Any = getattr(dist.distributed_c10d, "_world", None) if dist.is_availabl
 THREADS = "another thread trained at the same time: collectives cannot be assigned to a thread"
 UNCOUNTED = "this version of PyTorch does not expose the process groups that count collectives"
 
+REJOINED = (
+    "ranks with fewer batches leave `Join` early, and take fewer steps: from the second `Join` on, "
+    "the steps of one number may not be the same on all ranks"
+)
 APART = "DDP averages some parameters over other ranks than the rest, or not at all"
 
 FrozenByWrapper = weakref.WeakKeyDictionary[Any, list[Any]]
@@ -89,6 +93,8 @@ class Collectives(Observer):
             FSDP1: ("FullyShardedDataParallel", "forward", self._wrap_fsdp),
             fsdp2.MODULE: ("FSDPParamGroup", "post_backward", self._wrap_fsdp2),
         }
+        # By DDP module, the configuration that its latest `Join` context gave it, and their number.
+        self._joins: weakref.WeakKeyDictionary[Any, tuple[Any, int]] = weakref.WeakKeyDictionary()
         self._step_began: int | None = None  # sequence number when the step began
         self._module_count = 0  # imported modules when the pending patches were last checked
         self._constant_fields: dict[int, dict[str, Any]] = {}  # by optimizer
@@ -158,6 +164,10 @@ class Collectives(Observer):
 
     def _note_ddp_decision(self, module: Any) -> None:
         self._add_ddp(module)
+        config = _join_of(module)
+        latest, count = self._joins.get(module, (None, 0))
+        if config is not latest and config is not None:
+            self._joins[module] = (config, count + 1)
         if torch.is_grad_enabled() and self._thread.forward != "sync":
             self._thread.forward = "sync" if module.require_backward_grad_sync else "no_sync"
 
@@ -262,6 +272,9 @@ class Collectives(Observer):
         sizes = self._apart.get(id(window))
         if sizes is not None and (step.fields["sync"] == "averaged" or not sizes):
             _describe_apart(step, sizes)
+        rejoined = any(count > 1 for _, count in self._joins.values())
+        if rejoined and _join_of(window.optimizer) is None:  # else it steps along
+            step.missing |= {"replica": REJOINED, "post_factor": REJOINED}
         step.may_be_combined = step.fields["sync"] != "averaged" or _combines_outside(step)
         local = self._local.take(window)
         if local is not None and step.micro_batches:
@@ -376,6 +389,12 @@ def _leave_a_turn() -> None:
     those of the hooks, make it more likely that the worker still waits.
     """
     time.sleep(TURN)
+
+
+def _join_of(joinable: Any) -> Any:
+    """The configuration of the `Join` context that it is in; None if it is in none."""
+    config = getattr(joinable, "_join_config", None)
+    return config if getattr(config, "enable", False) else None
 
 
 def _combines_outside(step: OpenStep) -> bool:

@@ -32,7 +32,6 @@ from gradledger_monitor.model.losses.reported import mean_over_tokens, sum_of_ro
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.objectives import (
     Objective,
-    WeightedTerm,
     fair_together,
     objectives_of,
     signs_differ,
@@ -40,6 +39,7 @@ from gradledger_monitor.model.objectives import (
 from gradledger_monitor.model.ranks import manual_all_reduce
 from gradledger_monitor.model.ranks.manual_all_reduce import ManualAllReduce
 from gradledger_monitor.model.ranks.topology import data_group, members, rescaled_later
+from gradledger_monitor.model.readings import WeightedTerm
 from gradledger_monitor.model.token_ledger import Ledger, total
 from gradledger_monitor.model.unmeasured import NO_BACKWARD, why_unmeasured
 
@@ -366,8 +366,8 @@ class StepFacts:
 
     @property
     def separate_tasks(self) -> bool:
-        """Whether backward is called for each of several tasks."""
-        return len(set(self._tasks.values())) > 1
+        """Whether backward is called for each of several tasks, or for a further loss."""
+        return len(set(self._tasks.values())) > 1 or 0 < len(self._tasks) < len(self.applied)
 
     @property
     def separate_losses(self) -> bool:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from gradledger_monitor.model.findings import Outcome, Status
 from gradledger_monitor.model.numbers import number
-from gradledger_monitor.model.objectives import Objective, Reading
+from gradledger_monitor.model.objectives import Objective
+from gradledger_monitor.model.readings import Reading
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.token_ledger import Ledger, total
 from gradledger_monitor.rules.balance.evidence import Near

@@ -188,6 +188,22 @@ def test_a_division_of_several_losses_by_one_is_none() -> None:
     assert all(t.undivided for t in terms_on(Rows.of(6), loss))
 
 
+@pytest.mark.parametrize(
+    ("reduction", "divisor", "undivided"),
+    [("mean", 1, True), ("mean", 2, False), ("sum", 1, False)],
+)
+def test_a_division_of_one_mean_by_one_is_none(
+    reduction: str, divisor: int, undivided: bool
+) -> None:
+    """Of a sum, 1 may be the number of its tokens."""
+
+    def loss(logits: Tensor, rows: Rows) -> Tensor:
+        return 0.5 * F.mse_loss(logits, rows.teacher, reduction=reduction) / divisor
+
+    (term,) = terms_on(Rows.of(6), loss)
+    assert term.undivided is undivided
+
+
 def test_losses_in_a_dictionary_are_separate_terms() -> None:
     def loss(logits: Tensor, rows: Rows) -> Tensor:
         losses = {"a": focal(logits, rows).mean(), "b": F.mse_loss(logits, rows.teacher)}

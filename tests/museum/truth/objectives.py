@@ -338,6 +338,23 @@ def _mean_log_prob(logits: Tensor, labels: Tensor) -> Tensor:
     return _log_prob(logits, labels) / (labels != IGNORED).sum(-1)
 
 
+def hazards(call: Call, batch: Any) -> Sum:
+    """Cross entropy of every interval that an example lived to see, by example."""
+    x, interval, event = batch
+    grid = torch.arange(10)
+    died = (grid == interval[:, None]).double() * event[:, None].double()
+    losses = F.binary_cross_entropy_with_logits(call(x), died, reduction="none")
+    return losses[grid <= interval[:, None]].sum(), float(len(x))
+
+
+def classes_and_rebuilt(call: Call, batch: Any) -> list[Sum]:
+    """Cross entropy of every row, and half the squared error of every input."""
+    x, y = batch
+    logits, rebuilt = call(x)
+    squared = F.mse_loss(rebuilt, x.double(), reduction="sum")
+    return [(F.cross_entropy(logits, y, reduction="sum"), len(x)), (0.5 * squared, x.numel())]
+
+
 OBJECTIVES: dict[str, Callable[[Any, Any], Sum | list[Sum]]] = {
     name: function
     for name, function in globals().items()

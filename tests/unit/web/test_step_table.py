@@ -55,11 +55,11 @@ def test_a_fair_step_is_balanced() -> None:
 
 
 def test_equal_weights_with_a_wrong_sum_are_reported() -> None:
-    halved = fair_step(1)
-    halved.post_factor = 0.5
-    assert summary(facts(halved)).sentence == (
+    doubled = fair_step(1)
+    doubled.post_factor = 2.0
+    assert summary(facts(doubled)).sentence == (
         "All tokens of this step have equal weight, but their sum is wrong: "
-        "divided by K = 2 twice (B = 0.5)."
+        "not divided by K = 2 (B = 2)."
     )
 
 

@@ -27,7 +27,7 @@ from gradledger.observers.losses.found_losses import (
     Elements,
     GraphPath,
     LossNode,
-    constant_factor,
+    divides_by_one,
     element_count,
     graph_inputs,
     shape_of,
@@ -221,7 +221,7 @@ def _divides_losses_by_one(node: Any, name: str) -> bool:
 
     Of a single loss, 1 may be the number of its tokens.
     """
-    if not name.startswith("DivBackward") or constant_factor(node) != 1.0:
+    if not name.startswith("DivBackward") or not divides_by_one(node):
         return False
     for _ in range(MAX_CONSTANTS):
         inputs = graph_inputs(node)

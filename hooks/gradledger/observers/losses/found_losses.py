@@ -14,15 +14,18 @@ from gradledger.observers.losses_compiled.live import CompiledLoss
 class GraphPath(NamedTuple):
     """The operations between the root and a node.
 
-    ``divided`` states whether one is a division. ``coefficient`` is the product of the constant
-    factors; None if there are none, or if one cannot be read without waiting; ``outer`` is the one
-    nearest to the root that is not 1: a library may multiply by the number of processes.
+    ``divided`` states whether one is a division, by another number than 1; ``by_one``, whether one
+    is by 1: the steps that Accelerate knows of, or the tokens of a sum. ``coefficient`` is the
+    product of the constant factors; None if there are none, or if one cannot be read without
+    waiting; ``outer`` is the one nearest to the root that is not 1: a library may multiply by the
+    number of processes.
     ``nonlinear`` states whether one is a non-linear function of a scalar.
     ``function`` is the outermost of these, a function of the whole micro-batch: below it, constants
     are part of the function.
     """
 
     divided: bool = False
+    by_one: bool = False
     coefficient: float | None = None
     outer: float | None = None
     nonlinear: bool = False
@@ -33,6 +36,8 @@ class GraphPath(NamedTuple):
         if self.function is not None:
             return self
         if name.startswith("DivBackward"):
+            if not self.divided and divides_by_one(node):
+                return self._replace(by_one=True)
             return DIVIDED if self is DIRECT else self._replace(divided=True)
         if name.startswith("MulBackward"):
             constant = constant_factor(node)
@@ -143,6 +148,11 @@ def is_number(node: Any) -> bool:
     """Whether the other factor of a product is one number, not one for each element."""
     other = _other(node)
     return isinstance(other, (int, float)) or (other is not None and other.dim() == 0)
+
+
+def divides_by_one(node: Any) -> bool:
+    """Whether a quotient is what it divides."""
+    return node.next_functions[0][0] is not None and constant_factor(node) == 1.0
 
 
 def constant_factor(node: Any) -> float | None:

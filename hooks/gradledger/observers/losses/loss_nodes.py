@@ -63,7 +63,9 @@ def open_term(loss: LossNode) -> OpenTerm:
     if loss.reduction is not None:
         term.elements = math.prod(_reduced_shape(loss))
         term.element_reduction = _reduction_of(loss)
-    term.undivided, term.coefficient = not loss.path.divided, loss.path.coefficient
+    may_count = loss.path.by_one and term.reduction != "mean"  # a mean has its count in it
+    term.undivided = not (loss.path.divided or may_count)
+    term.coefficient = loss.path.coefficient
     term.outer_coefficient = loss.path.outer
     term.nonlinear, term.penalty = loss.path.nonlinear, loss.penalty
     return term

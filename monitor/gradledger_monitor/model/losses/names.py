@@ -17,12 +17,14 @@ def tasks_of(applied: IndexedMicroBatches) -> dict[int, int]:
 
     A loop may call backward for each of its tasks. If they share a head, they also share the labels
     and differ in their weights, or each has its own constant target, as real and fake. Empty if one
-    of these losses shows no task: then nothing separates the micro-batches. So it is if one of them
-    has several losses: the others lack labels of some tasks.
+    of these losses shows no task: then nothing separates the micro-batches. If one of them has
+    several losses, only those that are unlike these are separate.
     """
     alone = {index: m for index, m in applied if len(m.terms) == 1}
     heads = {index: m.terms[0].head for index, m in alone.items()}
-    if not heads or len(alone) < len(applied) or None in heads.values() or 0 in heads.values():
+    if len(alone) < len(applied):
+        return _lone_losses(applied)
+    if not heads or None in heads.values() or 0 in heads.values():
         return {}
     tasks: dict[object, int] = {}
     targets = constant_targets(applied)
@@ -90,6 +92,25 @@ def _weights_on_the_same_labels(micro_batches: Collection[MicroBatch]) -> list[f
 def _number(micro_batch: MicroBatch, weights: list[float]) -> int:
     coefficient = number(micro_batch.terms[0].coefficient)
     return weights.index(coefficient) if coefficient is not None and weights else 0
+
+
+def _lone_losses(applied: IndexedMicroBatches) -> dict[int, int]:
+    """A number for the loss of each micro-batch (by index) that has one, and one unlike all others.
+
+    A loop may call backward for a further loss, such as a penalty on the gradient of a critic. It
+    is one of the several losses of the other micro-batches only if one of the same kind has the
+    same reduction and is divided likewise.
+    """
+    several = [term for _, m in applied if len(m.terms) > 1 for term in m.terms]
+    kinds = {term.kind for term in several}
+    alike = {(term.kind, term.reduction, term.undivided) for term in several}
+    most = max((len(m.terms) for _, m in applied), default=0)
+    alone = [(index, m.terms[0]) for index, m in applied if len(m.terms) == 1]
+    return {
+        index: most
+        for index, term in alone
+        if term.kind in kinds and (term.kind, term.reduction, term.undivided) not in alike
+    }
 
 
 def named(terms: list[Term], task: int) -> list[tuple[str, int, Term]]:

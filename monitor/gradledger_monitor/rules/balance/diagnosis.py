@@ -47,7 +47,7 @@ from gradledger_monitor.rules.balance.further import (
     is_undivided,
     window_of_the_same_weight,
 )
-from gradledger_monitor.rules.balance.history import ONE_MORE
+from gradledger_monitor.rules.balance.history import ONE_MORE, in_usual_unit
 from gradledger_monitor.rules.balance.patterns import (
     FAIR,
     NORMALISED,
@@ -132,6 +132,8 @@ def diagnose(facts: StepFacts, past: Sequence[Closed]) -> list[Diagnosis]:
     if is_undecided(facts):
         return [Diagnosis("unmeasured", CONSTANT_TARGETS)]
     main, *further = facts.objectives
+    if not further and not is_fair(facts, main):
+        main = in_usual_unit(main, past)
     if facts.record.by_hand:
         first = _of_update_by_hand(facts, main, past)
         return [first, *[Diagnosis("coefficient", objective=o) for o in further]]

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 
 from gradledger_monitor.model.losses.term_weights import differ
 from gradledger_monitor.model.numbers import number
-from gradledger_monitor.model.objectives import Objective, WeightedTerm
+from gradledger_monitor.model.objectives import Objective
+from gradledger_monitor.model.readings import WeightedTerm
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.token_ledger import total
 from gradledger_monitor.model.tolerances import WEIGHT
@@ -24,6 +25,7 @@ _PICKS = ("Gather", "Index")  # of one log-probability per token, by hand
 # Beginnings of the kinds of losses of which an element is a token, or a whole example.
 _OF_TOKENS = ("NllLoss", "SoftCrossEntropy", "Gather", "Index", "KlDiv")
 _ROUND = (1, 2, 3, 5)  # first digits of coefficients that people write
+_USUAL = (1, 2, 5)
 
 
 class Near:
@@ -404,16 +406,19 @@ def weight_of_elements(term: WeightedTerm) -> float:
     return (loss.elements or 0) * abs(number(loss.element_weight) or 0.0) * term.factor
 
 
-def is_undivided_coefficient(coefficient: float | None, k: int) -> bool:
+def is_undivided_coefficient(coefficient: float | None, k: int, beside: bool = False) -> bool:
     """Whether a coefficient looks like one that does not contain 1/K.
 
     Authors write round coefficients. With K = 4, 0.0025 is not round but 0.0025 * 4 = 0.01 is, so
     it is read as 0.01 / 4; of 0.01 and 0.04 only the first is round, so 0.01 is read as undivided.
-    If both are round (0.5 and 2), nothing separates them, and the harmless objective wins.
+    If both are round (0.5 and 2), nothing separates them, and the harmless objective wins. But of
+    0.5 and 3 the first is far more usual; that decides if a division is written for the loss
+    ``beside`` this one, so that nothing is divided in constants.
     """
     if coefficient is None:
         return True
-    return is_round(coefficient) and not is_round(coefficient * k)
+    usual = _USUAL if beside else _ROUND
+    return is_round(coefficient) and _mantissa(coefficient * k) not in usual
 
 
 def is_round(value: float) -> bool:

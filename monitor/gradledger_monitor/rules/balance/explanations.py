@@ -51,6 +51,7 @@ OF_RANKS = (
     ", as many as there are ranks, which is right only of a sum that the tokens of all ranks divide"
 )
 DISCARDED = "the loss is divided by the number of all micro-batches, and some were discarded"
+SHORT = 2  # micro-batches of a first window that may not be whole
 PARTS_OR_TASKS = "several losses add up to one mean: parts of one loss or separate tasks, unknown"
 
 
@@ -337,11 +338,13 @@ def _if_consistent(
     """The diagnosis if its number explains every wrong balance before this one, too.
 
     Of a sum it must explain at least two: its divisor may be a count that is K times too small by
-    chance. A mean has the right count in it. But a first window of one micro-batch may be a short
-    one, whose K is known with the next.
+    chance. A mean has the right count in it. But a first window of few micro-batches may be a
+    short one, whose K is known with the next: of two that 4 divides, the balance is 1/2, too.
     """
     assert diagnosis.objective is not None
-    short = not past and diagnosis.ratio < 1 and facts.micro_batches_of(diagnosis.objective) == 1
+    k = facts.micro_batches_of(diagnosis.objective)
+    by_k = diagnosis.pattern == "double" or k == 1
+    short = not past and diagnosis.ratio < 1 and k <= SHORT and by_k
     if not wrong_windows(past) and (short or reductions(diagnosis.objective) != {"mean"}):
         return Diagnosis("pending", ONE_MORE, diagnosis.objective)
     return diagnosis if _Explains(facts, past, shorter)(expected) else None

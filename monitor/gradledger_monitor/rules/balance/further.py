@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gradledger_monitor.model.numbers import number
-from gradledger_monitor.model.objectives import Objective, WeightedTerm
+from gradledger_monitor.model.objectives import Objective
+from gradledger_monitor.model.readings import WeightedTerm
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.tolerances import WEIGHT
 from gradledger_monitor.rules.balance.evidence import (
@@ -81,7 +82,14 @@ def is_undivided(facts: StepFacts, objective: Objective) -> bool:
     if weighs is None or coefficient is None:
         return weighs is not None
     rest_is_formula = weighs == abs(outer or 1.0) or not is_round(coefficient * k)
-    return is_undivided_coefficient(outer, k) and rest_is_formula
+    beside = _is_divided_beside(facts, objective)
+    return is_undivided_coefficient(outer, k, beside) and rest_is_formula
+
+
+def _is_divided_beside(facts: StepFacts, objective: Objective) -> bool:
+    """Whether a division is written for the main loss, and none for this one."""
+    main = [term.loss_term.undivided for term in facts.objectives[0].terms]
+    return objective.is_undivided and all(undivided is False for undivided in main)
 
 
 def window_of_the_same_weight(

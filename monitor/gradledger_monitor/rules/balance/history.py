@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from gradledger_monitor.model.objectives import Objective
+from gradledger_monitor.model.objectives import Objective, read_in
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.balance.counts import (
     NO_COUNT,
@@ -25,6 +25,7 @@ from gradledger_monitor.rules.balance.evidence import (
     is_undivided_alone,
 )
 from gradledger_monitor.rules.balance.patterns import (
+    FAIR,
     Closed,
     Diagnosis,
     differs_from_earlier,
@@ -34,6 +35,7 @@ from gradledger_monitor.rules.balance.patterns import (
 
 NEARLY_EVEN = 0.01  # d below which unequal weights are information (DESIGN section 6)
 EXPLAINED = 8  # earlier wrong windows that a number must explain, at most
+FEWEST_FAIR = 2  # windows that show a unit
 MOST_MICRO_BATCHES = 4096  # the largest m for which B = 1/m is read as a division by m
 SCALED_BY_LOOP = "the loop scales the gradients after backward, by a factor that changes"
 CLIPPED_SCALED = "the loop clips scaled gradients itself, before or after unscaling: unknown"
@@ -42,6 +44,16 @@ OTHER_DIVISOR = (
     'between windows; if that is intended, declare contract="sample"'
 )
 ONE_MORE = "needs one more window"
+
+
+def in_usual_unit(objective: Objective, past: Sequence[Closed]) -> Objective:
+    """The objective in the unit in which the windows before were fair, if they were in no other.
+
+    Then the author means this unit. A window that is fair in none shows none.
+    """
+    units = {closed.unit for closed in past if closed.pattern in FAIR and closed.unit}
+    fair = sum(closed.pattern in FAIR for closed in past)
+    return read_in(objective, units.pop()) if len(units) == 1 and fair >= FEWEST_FAIR else objective
 
 
 def by_window_length(
