@@ -239,7 +239,7 @@ class Unheld:
 
 @dataclass(eq=False, repr=False)
 class LeftOpen:
-    """Backwards that no step followed until the process ended."""
+    """What the process left unfinished: backwards that no step followed, or an LR schedule."""
 
     backwards: int = 0
     zeroed: int = 0  # times that the gradients were zeroed in between
@@ -247,6 +247,9 @@ class LeftOpen:
     scaled: int = 0  # of the backwards, with a loss scale
     norms: int = 0  # measured by clipping
     nonfinite_norms: int = 0
+    planned: int = 0  # steps of a schedule that ended long before its plan; 0 if there is none
+    scheduled: int = 0  # that it made
+    trained: int = 0  # micro-batches of all windows
 
 
 @dataclass(eq=False, repr=False)

@@ -469,6 +469,36 @@ def test_backwards_that_no_step_followed_are_an_error_if_the_loop_began_anew() -
     )
 
 
+def test_a_schedule_that_is_planned_in_other_steps_is_named_when_the_training_ends() -> None:
+    def unfinished(planned: int) -> Finding | None:
+        left = LeftOpen(70, planned=planned, scheduled=18, trained=66)
+        sent = record([], 19, skipped=True, post_factor=None, left_open=left)
+        window = facts(sent)
+        assert finding_of("loop.never_stepped", window) is None
+        return finding_of("schedule.planned_in_other_steps", window)
+
+    finding = unfinished(66)
+    assert finding is not None and finding.severity == "warning"
+    assert finding.title == "The LR schedule made 18 of the 66 steps of its plan"
+    assert "18 optimizer steps and 66 micro-batches" in finding.summary
+    assert "66 steps, as many as micro-batches ran" in finding.summary
+    by_epoch = unfinished(18)
+    assert by_epoch is not None and "as many as optimizer steps were taken" in by_epoch.summary
+    assert unfinished(0) is None
+
+
+def test_a_record_of_the_end_is_no_step() -> None:
+    """Other rules keep what they state of the steps before it."""
+    steps = [facts(record([term(8, 1 / 8)], number)) for number in (1, 2)]
+    left = LeftOpen(planned=8, scheduled=2, trained=8)
+    ended = facts(record([], 3, skipped=True, post_factor=None, left_open=left))
+    before, after = judged(steps), judged([*steps, ended])
+    own = "schedule.planned_in_other_steps"
+    assert {r: c for r, c in after.coverage.items() if r != own} == {
+        r: c for r, c in before.coverage.items() if r != own
+    }
+
+
 def test_an_optimizer_that_steps_while_accelerate_accumulates_was_not_prepared() -> None:
     """Of a squared error, a half may be its formula; the step in the middle shows what it is."""
 

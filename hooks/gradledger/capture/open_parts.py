@@ -6,6 +6,7 @@ Calls of the loop, the GradScaler, an earlier optimizer, an update that no optim
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -94,6 +95,51 @@ class OpenUpdate:
     precision: float  # of the parameters' dtype, relative
 
 
+FEWEST_PLANNED = 8  # steps of a schedule
+UNFINISHED = 1.5  # times the steps that it made
+DECAYED = 0.2  # of the highest rate: a schedule that came so far is near its end
+
+
+class OpenUnfinished(NamedTuple):
+    """A schedule that the process left unfinished, if there is one."""
+
+    planned: int = 0
+    scheduled: int = 0
+    trained: int = 0
+
+
+@dataclass
+class Schedule:
+    """The LR schedule of an optimizer, and how far it and the training came."""
+
+    planned: frozenset[int]  # the numbers of steps for which it may be planned
+    done: int = 0  # steps of it that were observed
+    steps: int = 0  # steps of the optimizer that were observed
+    micro_batches: int = 0  # in these
+    rate: float = 0.0  # at the latest of these
+    highest: float = 0.0
+
+    def unfinished(self, steps: int, largest: int) -> OpenUnfinished | None:
+        """At the end of a training of ``steps`` steps: the plan, if it is in another unit.
+
+        It is the number of all micro-batches, or of all steps, and the schedule made far fewer.
+        ``largest``: micro-batches of the largest window, of which the last may be a part.
+        """
+        if not self.steps or hasattr(sys, "last_value"):
+            return None  # an exception that nobody caught ended the process
+        if self.rate <= DECAYED * self.highest:
+            return None
+        trained = round(self.micro_batches * steps / self.steps)
+        done = round(self.done * steps / self.steps)
+        if any(abs(planned - done) < 2 for planned in self.planned):
+            return None  # a function may hold several numbers
+        for planned in sorted(self.planned):
+            close = abs(planned - trained) < max(largest, 2) or abs(planned - steps) < 2
+            if close and planned >= max(FEWEST_PLANNED, UNFINISHED * done):
+                return OpenUnfinished(planned, done, trained)
+        return None
+
+
 def left_open_record(step: Any) -> StepRecord:
     """The record of an ``OpenStep`` that is none: the process ended, and no step was taken."""
     values = [counted.micro_batch.loss for counted in step.micro_batches]
@@ -107,6 +153,7 @@ def left_open_record(step: Any) -> StepRecord:
         norms=len(norms),
         nonfinite_norms=sum(not math.isfinite(norm or 0.0) for norm in norms),
     )
+    left_open.planned, left_open.scheduled, left_open.trained = step.left_open
     record = StepRecord(step.optimizer, step.step, step.time, left_open=left_open)
     record.skipped, record.code = True, step.code()
     record.missing = dict.fromkeys(("post_factor", *step.facts), NO_STEP)

@@ -183,7 +183,7 @@ class OpenStep:
     untrained: Deferred | None = None  # gradients of parameters that had none up to now
     adopted: bool = False  # backward added to other gradients, from which the loop made these
     update: OpenUpdate | None = None  # if no optimizer made it
-    left_open: bool = False  # the process ended, and no step was taken
+    left_open: Any = None  # an OpenUnfinished: the process ended, and no step was taken
     observed: bool = True  # False: its thread or its tensors cannot be observed
     facts: tuple[str, ...] = ()  # missing if nothing can be measured
     fields: dict[str, Any] = field(default_factory=dict)  # of the record, final already

@@ -47,7 +47,7 @@ from gradledger.capture.backwards import Backwards, is_alive
 from gradledger.capture.code.call_sites import CalledFrom
 from gradledger.capture.gradient_probe import GradientProbe, copy_coordinates
 from gradledger.capture.isolation import is_abstract, is_plain, local_part
-from gradledger.capture.open_parts import OpenEvent
+from gradledger.capture.open_parts import OpenEvent, OpenUnfinished, Schedule
 from gradledger.capture.open_records import CountedMicroBatch, OpenMicroBatch, OpenStep
 from gradledger.records import Op
 
@@ -111,6 +111,7 @@ class OptimizerWindow:
         self.starved = False  # it steps on gradients, and no backward has added to them
         self.sources: list[CountedMicroBatch] = []  # micro-batches that may have made these
         self.strays = 0  # at the last step: see ``OpenWindows._strays``
+        self.schedule: Schedule | None = None
         self.code = CalledFrom()
         self.marks: list[tuple[int, int]] = []
 
@@ -366,16 +367,17 @@ class OpenWindows:
     def left_open(
         self, now: float, facts: tuple[str, ...]
     ) -> Iterator[tuple[OpenStep, OptimizerWindow]]:
-        """At the end of the process: windows that no step closed.
+        """At the end of the process: windows that no step closed, or whose schedule goes on.
 
-        None if another optimizer has stepped: this one may wait for it, as in a GAN.
+        None is open if another optimizer has stepped: it may wait for it, as in a GAN.
         """
         stepped = [window for window in self._numbered if window.steps]
         for window in [] if self.skipping else self.of_this_thread():
-            if stepped in ([], [window]) and window.is_left_open():
+            plan = window.schedule and window.schedule.unfinished(window.steps, window.largest)
+            if plan or (stepped in ([], [window]) and window.is_left_open()):
                 window.code.stop()
                 step = window.close(self.index_of(window), now)
-                step.facts, step.left_open = facts, True
+                step.facts, step.left_open = facts, plan or OpenUnfinished()
                 yield step, window
 
     def discard_open(self) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import threading
+import weakref
 from collections.abc import Iterable, Iterator
 from inspect import isfunction
 from typing import TYPE_CHECKING, Any
@@ -10,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from torch.optim import lr_scheduler
 from torch.optim.lr_scheduler import LRScheduler
 
-from gradledger.capture.open_parts import OpenEvent
+from gradledger.capture.open_parts import OpenEvent, Schedule
 from gradledger.capture.open_records import OpenStep
 from gradledger.observers.base import Observer
 
@@ -35,6 +37,8 @@ class LearningRates(Observer):
         self._thread = _ThreadStepping()
         self._wrapped: set[type] = set()  # classes that define ``step``, which is wrapped
         self._used: set[type] = set()  # classes of which an object was created
+        # Steps of each optimizer that were observed, and their micro-batches.
+        self._counts: weakref.WeakKeyDictionary[Any, list[int]] = weakref.WeakKeyDictionary()
 
     def install(self) -> None:
         """Wrap ``step`` of every scheduler class of PyTorch, or of the script, that defines it.
@@ -103,6 +107,13 @@ class LearningRates(Observer):
             own = getattr(window.optimizer, "param_groups", None)
             if own is not None and own is groups and trains:
                 window.add_event(OpenEvent("schedule", 0))
+                self._follow(scheduler, window)
+
+    @staticmethod
+    def _follow(scheduler: Any, window: OptimizerWindow) -> None:
+        if window.schedule is None:
+            window.schedule = Schedule(frozenset(_planned(scheduler)))
+        window.schedule.done += 1
 
     def step_begins(self, step: OpenStep, window: OptimizerWindow) -> None:
         """Record the learning rates that the step applies."""
@@ -111,8 +122,54 @@ class LearningRates(Observer):
             step.fields["lr"] = rates[0]
         if len(rates) > 1:
             step.fields["lrs"] = rates
+        counts = self._counts.setdefault(window, [0, 0])
+        counts[0] += 1
+        counts[1] += len(step.micro_batches)
+        if window.schedule is not None:
+            schedule = window.schedule
+            schedule.steps, schedule.micro_batches = counts
+            schedule.rate = rates[0] if rates else 0.0
+            schedule.highest = max(schedule.highest, schedule.rate)
         if self._compiled:
             step.missing["schedule"] = COMPILED
+
+
+def _planned(scheduler: Any) -> Iterator[int]:
+    """The numbers of steps for which a schedule may be planned: read, and never computed.
+
+    A function has them in its arguments, or in the variables around it. Those of a library (the
+    warm-ups of transformers) are partial functions.
+    """
+    for name in ("total_steps", "T_max", "total_iters"):
+        value = getattr(scheduler, name, None)
+        if type(value) is int:
+            yield value
+    parts = getattr(scheduler, "_schedulers", None)  # of a sequence, in turn
+    if type(parts) is list and parts:
+        before = (getattr(scheduler, "_milestones", None) or [0])[-1]
+        yield from (before + steps for steps in _planned(parts[-1]))
+    for function in getattr(scheduler, "lr_lambdas", ()):
+        yield from _numbers_of(function)
+
+
+def _numbers_of(function: Any) -> Iterator[int]:
+    if isinstance(function, functools.partial):
+        values = [*function.args, *function.keywords.values()]
+    elif isfunction(function):
+        names = function.__globals__
+        around = [cell.cell_contents for cell in function.__closure__ or () if _is_filled(cell)]
+        named = [names[name] for name in function.__code__.co_names if name in names]
+        values = [*around, *named, *(function.__defaults__ or ())]
+    else:
+        values = []
+    yield from (value for value in values if type(value) is int)
+
+
+def _is_filled(cell: Any) -> bool:
+    try:
+        return cell.cell_contents is not None
+    except ValueError:
+        return False
 
 
 def _is_read(group: dict[str, Any]) -> bool:

@@ -44,6 +44,7 @@ from gradledger_monitor.rules.catalogue import HISTORY_RULES, RULES
 from gradledger_monitor.rules.definition import RuleDefinition
 from gradledger_monitor.rules.overrides import OFF, RuleOverrides
 from gradledger_monitor.rules.rule import (
+    AT_THE_END,
     HISTORY,
     HistoryRule,
     Rule,
@@ -109,9 +110,10 @@ class RunState:
         """
         position, optimizer = self.position, step.optimizer
         skipping = position.skipping.get(optimizer, {})
-        position.steps += step.step - position.reached.get(optimizer, 0) if skipping else 1
-        self.add_stored_inactivity(optimizer)
         lowest_rank = step.records[min(step.records)]
+        if lowest_rank.left_open is None or step.step == 1:  # else it is none
+            position.steps += step.step - position.reached.get(optimizer, 0) if skipping else 1
+        self.add_stored_inactivity(optimizer)
         position.reached[optimizer] = step.step
         position.received[optimizer] = step.received
         position.delay[optimizer] = step.received - lowest_rank.time
@@ -153,8 +155,10 @@ class RunState:
         window = Window(facts, rules.past)
         closed = window.closed()
         self._report_gap(rules, facts.step)
+        ended = facts.record.left_open is not None and facts.step > 1
         for group in rules.groups:
-            evaluate_window(group, window)
+            if not ended or group[0] is AT_THE_END:
+                evaluate_window(group, window)
         rules.past.append(closed)
         if facts.optimizer == 0 and facts.loss_reported is not None:
             self._history.add(facts.step, facts.loss_reported)

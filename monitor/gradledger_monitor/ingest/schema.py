@@ -203,7 +203,7 @@ class Unheld(Struct, gc=False, kw_only=True, omit_defaults=True):
 
 
 class LeftOpen(Struct, gc=False, omit_defaults=True):
-    """Backwards that no step followed until the process ended."""
+    """What the process left unfinished: backwards that no step followed, or an LR schedule."""
 
     backwards: Count = 0
     zeroed: Count = 0
@@ -211,6 +211,9 @@ class LeftOpen(Struct, gc=False, omit_defaults=True):
     scaled: Count = 0
     norms: Count = 0
     nonfinite_norms: Count = 0
+    planned: Count = 0
+    scheduled: Count = 0
+    trained: Count = 0
 
 
 class StepRecord(Struct, gc=False, kw_only=True, omit_defaults=True, tag="step"):

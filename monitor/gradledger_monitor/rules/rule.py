@@ -93,6 +93,14 @@ class HistoryRule(RuleDefinition):
 OK = Outcome("ok")  # measured, and in order
 
 
+def _goes_on(window: Window) -> Outcome | None:
+    return OK if window.facts.record.left_open is None else None
+
+
+# Of a record of what the process left unfinished; no other rule has anything to evaluate in it.
+AT_THE_END = Precondition("the process has ended", _goes_on)
+
+
 @lru_cache(maxsize=256)
 def ok(reason: str) -> Outcome:
     """Measured, and in order; ``reason`` states what was judged."""

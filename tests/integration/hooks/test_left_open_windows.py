@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import functools
+import sys
+from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
+from torch.optim.lr_scheduler import (
+    CosineAnnealingLR,
+    LambdaLR,
+    LinearLR,
+    OneCycleLR,
+    SequentialLR,
+)
 
 from gradledger.records import LeftOpen, StepRecord
 from helpers.updates import recorded_to_the_end
@@ -87,3 +98,88 @@ def test_an_optimizer_may_wait_for_another_one() -> None:
             optimizer.zero_grad()
     assert waiting is not None
     assert all(record.left_open is None for record in records_of(recording))
+
+
+# ---------------------------------------------------------------------- schedules
+
+K, EPOCHS, BATCHES = 4, 2, 10
+STEPS, ALL = EPOCHS * 3, EPOCHS * BATCHES
+
+
+def trained(schedule: Callable[[torch.optim.Optimizer], Any], per_epoch: bool = False) -> LeftOpen:
+    """What a training leaves unfinished that steps every K micro-batches, and at each epoch's end.
+
+    Nothing is a record without a plan.
+    """
+    with recorded_to_the_end() as recording:
+        model, optimizer = model_and_optimizer()
+        scheduler = schedule(optimizer)
+        for _ in range(EPOCHS):
+            for i in range(1, BATCHES + 1):
+                backward(model)
+                if i % K == 0 or i == BATCHES:
+                    optimizer.step()
+                    optimizer.zero_grad()
+                    if not per_epoch:
+                        scheduler.step()
+            if per_epoch:
+                scheduler.step()
+    *steps, last = records_of(recording)
+    assert all(record.left_open is None for record in steps)
+    assert len(recording.steps) == STEPS + (last.left_open is not None)
+    return last.left_open or LeftOpen()
+
+
+def decay(step: int, steps: int) -> float:
+    return max(0.0, 1 - step / steps)
+
+
+def in_a_variable(steps: int) -> Callable[[torch.optim.Optimizer], Any]:
+    return lambda optimizer: LambdaLR(optimizer, lambda step: decay(step, steps))
+
+
+def after_a_warm_up(steps: int) -> Callable[[torch.optim.Optimizer], Any]:
+    def schedule(optimizer: torch.optim.Optimizer) -> Any:
+        parts = [LinearLR(optimizer, 0.5, 1.0, 2), CosineAnnealingLR(optimizer, steps - 2)]
+        return SequentialLR(optimizer, parts, [2])
+
+    return schedule
+
+
+SCHEDULES: dict[str, Callable[[int], Callable[[torch.optim.Optimizer], Any]]] = {
+    "cosine": lambda steps: lambda optimizer: CosineAnnealingLR(optimizer, steps),
+    "one cycle": lambda steps: lambda optimizer: OneCycleLR(optimizer, 0.1, total_steps=steps),
+    "a partial function": lambda steps: (
+        lambda optimizer: LambdaLR(optimizer, functools.partial(decay, steps=steps))
+    ),
+    "a variable": in_a_variable,
+    "after a warm-up": after_a_warm_up,
+}
+
+
+@pytest.mark.parametrize("plan", SCHEDULES.values(), ids=SCHEDULES)
+def test_a_schedule_that_is_planned_in_micro_batches_is_reported(
+    plan: Callable[[int], Callable[[torch.optim.Optimizer], Any]],
+) -> None:
+    left = trained(plan(ALL))
+    assert (left.planned, left.scheduled, left.trained) == (ALL, STEPS, ALL)
+    assert not trained(plan(STEPS + 1)).planned
+
+
+def test_a_schedule_that_is_planned_in_steps_and_stepped_by_epoch_is_reported() -> None:
+    left = trained(lambda optimizer: CosineAnnealingLR(optimizer, STEPS + 2), per_epoch=True)
+    assert not left.planned  # no number of this training
+    left = trained(lambda optimizer: CosineAnnealingLR(optimizer, ALL), per_epoch=True)
+    assert (left.planned, left.scheduled) == (ALL, EPOCHS)
+
+
+def test_a_schedule_that_counts_in_micro_batches_itself_is_right() -> None:
+    """Its function holds the number of all micro-batches, and comes to its end."""
+    steps, factor = ALL, ALL / STEPS
+    scaled = trained(lambda o: LambdaLR(o, lambda step: decay(round(step * factor), steps)))
+    assert not scaled.planned
+
+
+def test_a_training_that_an_exception_ends_leaves_no_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "last_value", KeyboardInterrupt(), raising=False)
+    assert not trained(lambda optimizer: CosineAnnealingLR(optimizer, ALL)).planned

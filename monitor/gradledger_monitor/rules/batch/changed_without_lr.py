@@ -133,7 +133,8 @@ class ChangedWithoutLr(Rule):
     **What it sees**
 
     Samples per step over all ranks change by a factor of 1.5 or more and stay there for three
-    windows, while the learning rate stays within 5% of its value. If the loss has one flat row
+    windows, while the learning rate stays within 5% of its value. It is information if only the
+    number of micro-batches grows, which many programs do on purpose. If the loss has one flat row
     and the graph does not show the number of samples, micro-batches are counted instead.
 
     **Why it matters**
@@ -220,13 +221,26 @@ def _ratio(now: float, before: float) -> float:
     return now / before
 
 
+def _only_accumulates_more(before: _Batch, now: _Batch) -> bool:
+    """Whether K grows, and each micro-batch is as large as before: often the program's schedule.
+
+    A batch that grows at one learning rate is a known alternative to a rate that decays (Smith et
+    al. 2018, "Don't Decay the Learning Rate, Increase the Batch Size").
+    """
+    if now.micro_batches <= before.micro_batches:
+        return False
+    if not (now.samples and before.samples):
+        return True
+    return now.samples * before.micro_batches == before.samples * now.micro_batches
+
+
 def _report(before: _Batch, now: _Batch) -> Outcome:
     unit, old, new = "Micro-batches", before.micro_batches, now.micro_batches
     if before.samples and now.samples:
         unit, old, new = "Samples", before.samples, now.samples
     ratio, moved = new / old, _ratio(now.rate, before.rate)
     return finding(
-        "warning",
+        "info" if _only_accumulates_more(before, now) else "warning",
         f"The effective batch changes by a factor of {ratio:.3g}, the learning rate does not",
         f"{unit} per step over all ranks went from {old:,} to {new:,}, while the learning rate "
         f"went from {significant(before.rate)} to {significant(now.rate)}. That is a scaling "

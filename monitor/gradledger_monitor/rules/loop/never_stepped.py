@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from gradledger_monitor.ingest.schema import LeftOpen
 from gradledger_monitor.model.findings import Outcome
-from gradledger_monitor.rules.rule import OK, Rule, Window, counted, finding
+from gradledger_monitor.rules.rule import AT_THE_END, OK, Rule, Window, counted, finding
 
 ZEROED = 8  # times: the loop begins anew, and does not accumulate for one step
 MOST_COUNTED = 4096  # backwards that the hooks keep of one window
@@ -53,12 +53,14 @@ class NeverStepped(Rule):
     """
 
     points_at = ("backward", "scaled_backward")
+    precondition = AT_THE_END
 
     def evaluate(self, window: Window) -> Outcome:
         """What the process left open at its end."""
         facts = window.facts
         left_open = facts.record.left_open
-        if left_open is None or (facts.step > 1 and not _mostly_nonfinite(left_open)):
+        assert left_open is not None
+        if left_open.planned or (facts.step > 1 and not _mostly_nonfinite(left_open)):
             return OK
         begun_anew = left_open.zeroed >= ZEROED or facts.step > 1
         before = f" after step {facts.step - 1:,}" if facts.step > 1 else ""
