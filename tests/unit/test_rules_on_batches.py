@@ -61,6 +61,22 @@ def test_where_samples_are_known_they_are_what_is_reported() -> None:
     assert finding.summary.startswith("Samples per step over all ranks went from 16 to 32, while")
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "severity"),
+    [
+        ((2, 64, 0.1), (4, 64, 0.1), "info"),  # K alone grows: often a schedule
+        ((4, 64, 0.1), (2, 64, 0.1), "warning"),
+        ((2, 64, 0.1), (2, 128, 0.1), "warning"),
+        ((2, 64, 0.1), (4, 128, 0.1), "warning"),
+    ],
+)
+def test_a_batch_that_grows_by_micro_batches_alone_is_information(
+    before: Window, after: Window, severity: str
+) -> None:
+    finding = finding_of(*[before] * 6, *[after] * 3, loss=sequences)
+    assert finding is not None and finding.severity == severity
+
+
 def test_samples_that_are_known_on_one_side_only_are_not_compared() -> None:
     with_samples = [record([sequences(64, 2)] * 2, number) for number in range(1, 7)]
     without_samples = [record([flat(64, 4)] * 4, number) for number in range(7, 10)]
