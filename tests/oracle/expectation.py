@@ -331,8 +331,9 @@ def _divisors(program: Program, accounts: list[tuple[TrueStep, Account]]) -> set
                 rules |= {rule} if rule == SUM and world < 1 else {rule, WORLD}
     balances = [account.balance for _, account in accounts]
     constant = max(balances) - min(balances) <= _tolerance(program) * max(map(abs, balances))
-    if ranks > 1 and sum(_fits(program, [each], [1 / ranks]) for each in accounts) > len(ones) / 2:
-        rules.add(WORLD)  # of most windows
+    for world in (ranks, 1 / ranks) if ranks > 1 else ():
+        if sum(_fits(program, [each], [world]) for each in accounts) > len(ones) / 2:
+            rules.add(WORLD)  # of most windows
     return rules or ({OFF} if constant else {WRONG})
 
 
