@@ -30,6 +30,7 @@ from gradledger_monitor.rules.balance.history import (
     SCALED_BY_LOOP,
 )
 from gradledger_monitor.rules.balance.patterns import Closed, Diagnosis, Pattern
+from gradledger_monitor.rules.rule import Window
 from helpers.facts import accused, facts, judged, record, term
 
 EVEN = (50, 50, 50, 50)
@@ -171,11 +172,12 @@ def test_a_window_is_read_in_the_unit_in_which_those_before_it_were_fair() -> No
     short = rows_of([69, 82], 5)
     assert first(short, past).objective.reading.unit == "tokens"  # type: ignore[union-attr]
     for _ in range(2):
-        past.append(Closed.of(fair, first(fair, past)))
-    diagnosis = first(short, past)
-    assert (diagnosis.pattern, diagnosis.ratio) == ("partial", 0.4)
-    closed = Closed.of(short, diagnosis)
-    assert (closed.balance, closed.unit) == (pytest.approx(0.4), "rows")
+        past.append(Window(fair, past).closed())
+    window = Window(short, past)
+    assert (window.balance.pattern, window.balance.ratio) == ("partial", 0.4)
+    closed = window.closed()
+    assert closed.balance == pytest.approx(0.4) and closed.unit == "rows"
+    assert short.ledger is not None and short.ledger.balance == pytest.approx(0.4)
 
 
 def test_a_constant_in_front_of_a_sum_shows_its_unit() -> None:

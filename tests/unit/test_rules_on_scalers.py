@@ -345,6 +345,13 @@ def test_two_scalers_of_which_one_has_fallen_to_zero_have_no_ratio() -> None:
     assert finding.summary.endswith("do not have the weights that the loop gives them.")
 
 
+@pytest.mark.parametrize("scales", [(math.nan, 8.0), (8.0, math.nan)])
+def test_a_scale_that_is_no_number_is_none_of_those_shown(scales: tuple[float, float]) -> None:
+    finding = finding_of("two_scalers", of_two(scales, STEP))
+    assert finding is not None and finding.severity == "error"
+    assert finding.evidence["scales"] == [8.0]
+
+
 def test_a_scaler_that_steps_and_did_not_scale_is_an_error() -> None:
     other = Event("scaler_step", 2, scaler=2)
     finding = finding_of("two_scalers", scaled(1, other))

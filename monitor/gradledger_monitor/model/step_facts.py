@@ -395,6 +395,11 @@ class StepFacts:
         they satisfy the contract together."""
         return self.together or next(iter(self.objectives), None)
 
+    def show(self, objective: Objective | None) -> None:
+        """Show the main objective in the unit that earlier windows show."""
+        if objective is not None and [o.name for o in self.objectives] == [objective.name]:
+            self.objectives = [objective]
+
     @property
     def ledger(self) -> Ledger | None:
         """The ledger of ``objective``, if the window could be measured."""

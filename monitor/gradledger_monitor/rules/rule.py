@@ -28,6 +28,7 @@ class Window:
         # of each objective, the heaviest first; once, for all rules that read it
         self.diagnoses = diagnosis.diagnose(facts, past)
         self.balance = self.diagnoses[0]
+        facts.show(self.balance.objective)
 
     def closed(self) -> Closed:
         """What later windows can look back on."""

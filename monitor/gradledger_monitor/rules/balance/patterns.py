@@ -105,8 +105,7 @@ class Closed(NamedTuple):
     @classmethod
     def of(cls, facts: StepFacts, diagnosis: Diagnosis) -> Closed:
         """The summary of a window for later ones; ``balance`` is None if it was not measured."""
-        shown = facts.objective if diagnosis.objective is None else diagnosis.objective
-        ledger = None if facts.unmeasured or shown is None else shown.ledger
+        ledger = facts.ledger
         measured = facts.factor_unmeasured is None or facts.step_rate is not None
         return cls(
             facts.micro_batches_of(diagnosis.objective),
@@ -121,7 +120,7 @@ class Closed(NamedTuple):
             facts.step_rate,
             facts.loss_reported,
             facts.record.micro_batches[-1].number if facts.record.micro_batches else 0,
-            "" if shown is None else shown.reading.unit,
+            "" if facts.objective is None else facts.objective.reading.unit,
             tuple(_further(facts)) if diagnosis.pattern in NORMALISED else (),
             () if diagnosis.pattern in FAIR else tuple(counts_of(facts)),
         )
