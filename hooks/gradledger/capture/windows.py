@@ -369,7 +369,7 @@ class OpenWindows:
     ) -> Iterator[tuple[OpenStep, OptimizerWindow]]:
         """At the end of the process: windows that no step closed, or whose schedule goes on.
 
-        None is open if another optimizer has stepped: it may wait for it, as in a GAN.
+        Where another optimizer has stepped, an open window may wait for it, as in a GAN.
         """
         stepped = [window for window in self._numbered if window.steps]
         for window in [] if self.skipping else self.of_this_thread():

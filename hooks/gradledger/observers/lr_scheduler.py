@@ -134,12 +134,12 @@ class LearningRates(Observer):
             step.missing["schedule"] = COMPILED
 
 
-def _planned(scheduler: Any) -> Iterator[int]:
-    """The numbers of steps for which a schedule may be planned: read, and never computed.
+# Parts of the names of numbers that are no number of all steps.
+_OF_PARTS = ("warm", "per", "epoch", "batch", "loader", "cycle", "accum")
 
-    A function has them in its arguments, or in the variables around it. Those of a library (the
-    warm-ups of transformers) are partial functions.
-    """
+
+def _planned(scheduler: Any) -> Iterator[int]:
+    """The numbers of steps for which a schedule may be planned: read, and never computed."""
     for name in ("total_steps", "T_max", "total_iters"):
         value = getattr(scheduler, name, None)
         if type(value) is int:
@@ -149,20 +149,20 @@ def _planned(scheduler: Any) -> Iterator[int]:
         before = (getattr(scheduler, "_milestones", None) or [0])[-1]
         yield from (before + steps for steps in _planned(parts[-1]))
     for function in getattr(scheduler, "lr_lambdas", ()):
-        yield from _numbers_of(function)
+        for name, value in _numbers_of(function):
+            if type(value) is int and not any(part in name.lower() for part in _OF_PARTS):
+                yield value
 
 
-def _numbers_of(function: Any) -> Iterator[int]:
+def _numbers_of(function: Any) -> Iterator[tuple[str, Any]]:
+    """The arguments of a partial function (transformers), or the variables around a function."""
     if isinstance(function, functools.partial):
-        values = [*function.args, *function.keywords.values()]
+        yield from function.keywords.items()
     elif isfunction(function):
-        names = function.__globals__
-        around = [cell.cell_contents for cell in function.__closure__ or () if _is_filled(cell)]
-        named = [names[name] for name in function.__code__.co_names if name in names]
-        values = [*around, *named, *(function.__defaults__ or ())]
-    else:
-        values = []
-    yield from (value for value in values if type(value) is int)
+        code, around = function.__code__, function.__globals__
+        cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
+        yield from ((name, cell.cell_contents) for name, cell in cells if _is_filled(cell))
+        yield from ((name, around[name]) for name in code.co_names if name in around)
 
 
 def _is_filled(cell: Any) -> bool:

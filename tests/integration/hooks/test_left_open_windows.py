@@ -180,6 +180,15 @@ def test_a_schedule_that_counts_in_micro_batches_itself_is_right() -> None:
     assert not scaled.planned
 
 
+def test_a_number_of_another_name_is_no_plan() -> None:
+    """A decay by epoch holds the micro-batches of one, which may be all that run."""
+
+    def by_epoch(batches_per_epoch: int) -> Callable[[torch.optim.Optimizer], Any]:
+        return lambda o: LambdaLR(o, lambda step: 0.5 ** (step // batches_per_epoch))
+
+    assert not trained(by_epoch(ALL)).planned
+
+
 def test_a_training_that_an_exception_ends_leaves_no_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "last_value", KeyboardInterrupt(), raising=False)
     assert not trained(lambda optimizer: CosineAnnealingLR(optimizer, ALL)).planned
