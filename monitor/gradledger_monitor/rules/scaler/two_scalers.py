@@ -67,9 +67,9 @@ class TwoScalers(Rule):
         }
         if not scales or len(scales.keys() | calls) < 2:
             return OK
-        given = [value for value in scales.values() if value is not None]
-        values = {value for value in given if not math.isnan(value)}
-        equal = len(values) == 1 and len(scales) > 1 and not any(map(math.isnan, given))
+        numbers = [value for value in scales.values() if value is not None]
+        values = {value for value in numbers if not math.isnan(value)}
+        equal = len(values) == 1 and len(scales) > 1 and not any(map(math.isnan, numbers))
         severity: Severity = "warning" if equal else "error"
         return finding(
             severity,
