@@ -134,7 +134,8 @@ def of_arithmetic(program: Program, truth: Truth) -> Expectation:
     hidden = "the loss is compiled" if program.compile == "loss" else ""
     if program.normalisation == "sequence":
         return Expectation(unknown="a mean of each sequence may be intended")
-    if program.objective == "class_weights" and program.data == "equal":
+    even = program.k == 1 and program.data in ("equal", "short_batch")  # on all ranks
+    if program.objective == "class_weights" and (program.data == "equal" or even):
         return Expectation(unknown="a mean over tokens or over class weights may be intended")
     hand_written = program.objective in ("log_probs", "policy", "preference")
     if hand_written and program.normalisation == "sum":
@@ -150,7 +151,6 @@ def of_arithmetic(program: Program, truth: Truth) -> Expectation:
         return Expectation(unknown=f"{truth.steps} steps of {truth.windows} windows")
     if program.objective == "squared_error" and _halved(program, truth):
         return Expectation(unknown="half a squared error may be intended")
-    even = program.k == 1 and program.data in ("equal", "short_batch")  # on all ranks
     if even and program.normalisation == "share" and not is_balanced(program):
         return Expectation(unknown="the share of a rank may be an intended weight")
     if program.normalisation == "sum" and _is_constant_sum(program, truth):
@@ -272,6 +272,9 @@ def _consequences(program: Program) -> frozenset[str]:
         rules.add("scaler.double_unscale")  # update forgets that the second one is unscaled
     if program.mistakes >= {"first_synced", "zeroed_every_micro_batch"}:
         rules.add(DRIFT)  # what was synchronised is gone
+    unscales_once = program.mistakes >= {"stepped_every_micro_batch", "unscaled_inside"}
+    if unscales_once and program.clipping == "window":
+        rules.add("scaler.clip_before_unscale")  # of the other micro-batches
     if "clipped_every_micro_batch" in program.mistakes and program.scaled:
         rules.add("scaler.clip_before_unscale")
     if "stepped_every_micro_batch" in program.mistakes and program.data != "equal":
@@ -333,7 +336,8 @@ def _divisors(program: Program, accounts: list[tuple[TrueStep, Account]]) -> set
     constant = max(balances) - min(balances) <= _tolerance(program) * max(map(abs, balances))
     for world in (ranks, 1 / ranks) if ranks > 1 else ():
         if sum(_fits(program, [each], [world]) for each in accounts) > len(ones) / 2:
-            rules.add(WORLD)  # of most windows
+            # of most windows; where K = R, that factor is K, too
+            rules |= {WORLD, MISSING if world > 1 else DOUBLE} if ranks == k else {WORLD}
     return rules or ({OFF} if constant else {WRONG})
 
 

@@ -160,6 +160,16 @@ def test_a_first_window_of_two_micro_batches_may_be_the_rest_of_one_of_four() ->
     assert first(whole, before(0.5, micro_batches=2)).pattern == "partial_before"
 
 
+def test_after_windows_that_are_off_by_the_ranks_their_k_divides_longer_ones_too() -> None:
+    """Means over 4 ranks that are added up, and divided by the 2 of the first windows."""
+    longer = facts(record([term(50, 2 / 50)] * 4))
+    past = [Closed(2, 4.0, 200.0, "world")] * 2
+    diagnosis = first(longer, past)
+    assert (diagnosis.pattern, diagnosis.ratio, diagnosis.constant) == ("partial", 2, 4)
+    undivided = [Closed(2, 4.0, 200.0, "constant")] * 2
+    assert first(longer, undivided).pattern == "missing"
+
+
 def rows_of(counts: Sequence[int], divisor: int) -> StepFacts:
     """A masked sum over each of 20 rows, whose mean a number divides."""
     terms = [term(count, 1 / 20 / divisor, "none", size=200, rows=20) for count in counts]

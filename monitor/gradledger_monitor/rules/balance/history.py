@@ -86,6 +86,10 @@ def by_window_length(
     if len(windows) < 3 and (undivided or squared):
         return Diagnosis("pending", ONE_MORE, objective)
     if undivided is not None:
+        of_ranks = [c.micro_batches for c in past if c.pattern == "world"]
+        if of_ranks and of_ranks[-1] != k:  # there B was R, or 1/R: their K divides all windows
+            ratio = k / of_ranks[-1]
+            return Diagnosis("partial", "", objective, ratio, balance / ratio, evidence)
         if coefficient is not None and abs(coefficient) > 1:
             return Diagnosis("coefficient", objective=objective)
         full = sum(n == usual for n, _ in windows) * 2 > len(windows)
