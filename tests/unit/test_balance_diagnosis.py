@@ -492,16 +492,18 @@ def test_a_sum_over_ranks_of_means_is_named_beside_a_wrong_division_by_k(rest: f
 
 
 def test_a_penalty_that_every_rank_adds_is_named_where_its_coefficient_shows_it() -> None:
-    def of(total: float, ranks: int, factor: float = 1.0) -> list[str]:
+    def of(total: float, ranks: int, factor: float = 1.0, main: float = 1.0) -> list[str]:
         penalty = Term("SumBackward0", "sum", penalty=True, elements=9, element_weight=total)
         left = [[1.0, -2.0, 0.5], [3.0, 1.0, -0.25], [0.5, 0.5, 0.5], [2.0, 1.0, 3.0]][:ranks]
         at_step = [factor * sum(column) for column in zip(*left, strict=True)]
         fields: dict[str, Any] = {"post_factor": None, "sync": "unknown", "collectives_after": 3}
-        loss = term(10, 1 / 10 / ranks / factor)
+        loss = term(10, main / 10 / ranks / factor)
         sent = [record([[loss, penalty]], samples=Samples(x, at_step), **fields) for x in left]
-        return [diagnosis.pattern for diagnosis in diagnose(facts(*sent), [])]
+        past = [Closed(1, main, 40.0, "pending")] * (main != 1.0)
+        return [diagnosis.pattern for diagnosis in diagnose(facts(*sent), past)]
 
     assert of(0.01, ranks=4) == ["fair", "term_world"]
+    assert of(0.01, ranks=4, main=12.0) == ["constant", "term_world"]
     assert of(0.01 / 4, ranks=4) == ["fair", "coefficient"]  # its share on each rank
     assert of(0.01, ranks=2) == ["fair", "coefficient"]  # may be the share of 0.02
     assert of(0.01, ranks=4, factor=1 / 4) == ["fair", "coefficient"]  # averaged

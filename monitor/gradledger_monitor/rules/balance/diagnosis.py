@@ -230,6 +230,9 @@ def _of_further(
     """
     if is_fair(facts, objective):
         return Diagnosis("fair", objective=objective)
+    # whatever the main one is divided by: a penalty counts no tokens
+    if main.pattern in (*NORMALISED, "constant") and is_added_by_every_rank(facts, objective):
+        return Diagnosis("term_world", objective=objective, ratio=facts.run.world_size)
     if main.pattern not in NORMALISED or is_in_one_micro_batch(main.objective, objective):
         return Diagnosis("coefficient", objective=objective)
     if counts_ignored(facts, objective):
@@ -241,8 +244,6 @@ def _of_further(
     if other is not None:
         weighs = f"Each of its micro-batches weighs the same in windows of {other} and of {k}"
         return Diagnosis("term_missing", objective=objective, ratio=k, evidence=weighs)
-    if is_added_by_every_rank(facts, objective):
-        return Diagnosis("term_world", objective=objective, ratio=facts.run.world_size)
     return Diagnosis("coefficient", objective=objective)
 
 

@@ -7,6 +7,7 @@ from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.tolerances import WEIGHT_HALF
 from gradledger_monitor.rules.balance.evidence import Near
+from gradledger_monitor.rules.balance.patterns import NORMALISED
 from gradledger_monitor.rules.gradient_scale_effects import constant_factor_effect
 from gradledger_monitor.rules.number_text import significant
 from gradledger_monitor.rules.objective_names import objective_name
@@ -211,12 +212,13 @@ def _unequal_divisors(divisors: list[float], by_ddp: bool) -> Outcome:
 def _added(window: Window, objective: Objective) -> Outcome:
     ranks, objectives = window.facts.run.world_size, window.facts.objectives
     name, main = objective_name(objective, objectives), objective_name(objectives[0], objectives)
+    needed = f", as the {main} needs, which is divided by what all ranks hold"
     return finding(
         "warning",
         f"The {name} is added by each of the {ranks} ranks",
-        f"The ranks' gradients are added up, as the {main} needs, which is divided by what all "
-        f"ranks hold. The {name} is the same on every rank: its weight is {ranks} times its "
-        "coefficient, and grows with the number of ranks.",
+        f"The ranks' gradients are added up{needed if shows(window, *NORMALISED) else ''}. The "
+        f"{name} is the same on every rank: its weight is {ranks} times its coefficient, and grows "
+        "with the number of ranks.",
         FIX_OF_PENALTY,
         objective=name,
         world_size=ranks,
