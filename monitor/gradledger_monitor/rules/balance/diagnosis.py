@@ -231,8 +231,8 @@ def _of_further(
     if is_fair(facts, objective):
         return Diagnosis("fair", objective=objective)
     # whatever the main one is divided by: a penalty counts no tokens
-    judged = main.pattern in NORMALISED or main.pattern == "constant"
-    if judged and is_added_by_every_rank(facts, objective):
+    is_steady = main.pattern in NORMALISED or main.pattern == "constant"
+    if is_steady and is_added_by_every_rank(facts, objective):
         return Diagnosis("term_world", objective=objective, ratio=facts.run.world_size)
     if main.pattern not in NORMALISED or is_in_one_micro_batch(main.objective, objective):
         return Diagnosis("coefficient", objective=objective)
