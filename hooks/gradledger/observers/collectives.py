@@ -165,9 +165,9 @@ class Collectives(Observer):
     def _note_ddp_decision(self, module: Any) -> None:
         self._add_ddp(module)
         config = _join_of(module)
-        latest, count = self._joins.get(module, (None, 0))
-        if config is not latest and config is not None:
-            self._joins[module] = (config, count + 1)
+        if config is not None:
+            latest, count = self._joins.get(module, (None, 0))
+            self._joins[module] = (config, count + (config is not latest))
         if torch.is_grad_enabled() and self._thread.forward != "sync":
             self._thread.forward = "sync" if module.require_backward_grad_sync else "no_sync"
 

@@ -102,14 +102,14 @@ def test_an_optimizer_may_wait_for_another_one() -> None:
 
 # ---------------------------------------------------------------------- schedules
 
-K, EPOCHS, BATCHES = 4, 2, 10
+K, EPOCHS, BATCHES = 4, 4, 10
 STEPS, ALL = EPOCHS * 3, EPOCHS * BATCHES
 
 
 def trained(schedule: Callable[[torch.optim.Optimizer], Any], per_epoch: bool = False) -> LeftOpen:
     """What a training leaves unfinished that steps every K micro-batches, and at each epoch's end.
 
-    Nothing is a record without a plan.
+    Without an unfinished plan there is no record of it.
     """
     with recorded_to_the_end() as recording:
         model, optimizer = model_and_optimizer()
@@ -167,10 +167,12 @@ def test_a_schedule_that_is_planned_in_micro_batches_is_reported(
 
 
 def test_a_schedule_that_is_planned_in_steps_and_stepped_by_epoch_is_reported() -> None:
-    left = trained(lambda optimizer: CosineAnnealingLR(optimizer, STEPS + 2), per_epoch=True)
-    assert not left.planned  # no number of this training
-    left = trained(lambda optimizer: CosineAnnealingLR(optimizer, ALL), per_epoch=True)
-    assert (left.planned, left.scheduled) == (ALL, EPOCHS)
+    for planned in (STEPS, ALL):
+        left = trained(functools.partial(CosineAnnealingLR, T_max=planned), per_epoch=True)
+        assert (left.planned, left.scheduled) == (planned, EPOCHS)
+    no_number_of_it = trained(lambda o: CosineAnnealingLR(o, STEPS + 2), per_epoch=True)
+    assert not no_number_of_it.planned
+    assert not trained(lambda o: CosineAnnealingLR(o, EPOCHS), per_epoch=True).planned
 
 
 def test_a_schedule_that_counts_in_micro_batches_itself_is_right() -> None:

@@ -13,29 +13,32 @@ scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr, total_steps=s
 
 
 class PlannedInOtherSteps(Rule):
-    """The LR schedule is planned in micro-batches, and stepped once per optimizer step or epoch.
+    """The LR schedule is planned in micro-batches or optimizer steps, and stepped less often.
 
     **What it sees**
 
     When the training ends normally: the schedule is planned for as many steps as micro-batches
     have run, or as many as optimizer steps were taken. It has made at most two thirds of them, and
     the learning rate is still above a fifth of its highest. The plan is read from ``total_steps``,
-    ``T_max`` or ``total_iters``, and from the numbers that a function of ``LambdaLR`` holds.
+    ``T_max`` or ``total_iters``, and from the numbers that a function of ``LambdaLR`` holds, except
+    for those that are named after a warm-up, an epoch or another part of the training.
 
     **Why it matters**
 
-    The warm-up takes K times as many steps as planned, and the learning rate never reaches its
-    end: a run that should end at 0 may end near its highest rate. The loss falls all the same.
+    The warm-up takes longer than planned, K times as long if micro-batches were counted, and the
+    learning rate never reaches its end: a run that should end at 0 may end near its highest rate.
+    The loss falls all the same.
 
     **What to do**
 
-    Plan the schedule in optimizer steps: micro-batches divided by K, for each epoch.
+    Plan the schedule in calls of ``scheduler.step()``. With one for each optimizer step, these are
+    the micro-batches of an epoch divided by K and rounded up, times the epochs.
 
     **When it is silent**
 
-    A training that an exception or a signal ends; hooks that skip short steps when it ends; a
-    schedule without a plan (``StepLR``, ``ReduceLROnPlateau``), or whose plan the hooks cannot
-    read.
+    A training that an unhandled exception or signal ends; hooks that skip short steps when it
+    ends; a schedule without a plan (``StepLR``, ``ReduceLROnPlateau``), or whose plan the hooks
+    cannot read.
 
     **Incidents**
 
