@@ -1245,3 +1245,19 @@ def test_gradients_that_the_loop_adds_up_are_not_averaged_over_the_ranks() -> No
     assert pattern(1 / 2, factor=1.0) == "sum"
     assert pattern(1.0, factor=1 / 2) == "sum"
     assert pattern(1 / 2, factor=1 / 2) == "sum"
+
+
+def test_a_sum_whose_divisor_is_k_times_too_small_in_two_windows_may_count_samples() -> None:
+    """Sentences of 4 tokens on average: 6 of them divide 24 tokens, and 4 divide 16."""
+
+    def patterns(*counts: tuple[list[int], int]) -> list[str]:
+        steps = [
+            facts(record([term(n, 1 / divisor, "sum") for n in sizes])) for sizes, divisor in counts
+        ]
+        return [diagnosis.pattern for diagnosis in windows(*steps)]
+
+    two = ([9, 5, 4, 6], 6), ([4, 2, 3, 7], 4)
+    assert patterns(*two, ([11, 5, 4, 6], 6)) == ["pending", "pending", "wandering"]
+    assert patterns(*two, ([8, 5, 2, 5], 5)) == ["pending", "pending", "missing"]
+    assert patterns(*[([9, 5, 4, 6], 6)] * 6) == ["pending"] * 5 + ["missing"]
+    assert patterns(*[([6] * 4, 6)] * 2) == ["pending", "missing"]

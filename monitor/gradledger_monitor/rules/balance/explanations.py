@@ -12,6 +12,7 @@ from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.objectives import Objective, losses_together
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.token_ledger import total
+from gradledger_monitor.rules.balance.counts import FOLLOWED, SHOWN
 from gradledger_monitor.rules.balance.evidence import (
     Near,
     coefficient_explains,
@@ -338,8 +339,9 @@ def _if_consistent(
     """The diagnosis if its number explains every wrong balance before this one, too.
 
     Of a sum it must explain at least two: its divisor may be a count that is K times too small by
-    chance. A mean has the right count in it. But a first window of few micro-batches may be a
-    short one, whose K is known with the next: of two that 4 divides, the balance is 1/2, too.
+    chance (``_may_be_chance``). A mean has the right count in it. But a first window of few
+    micro-batches may be a short one, whose K is known with the next: of two that 4 divides, the
+    balance is 1/2, too.
     """
     assert diagnosis.objective is not None
     k = facts.micro_batches_of(diagnosis.objective)
@@ -347,7 +349,21 @@ def _if_consistent(
     short = not past and diagnosis.ratio < 1 and k <= SHORT and by_k
     if not wrong_windows(past) and (short or reductions(diagnosis.objective) != {"mean"}):
         return Diagnosis("pending", ONE_MORE, diagnosis.objective)
+    if diagnosis.pattern == "missing" and _may_be_chance(facts, diagnosis.objective, past):
+        return Diagnosis("pending", ONE_MORE, diagnosis.objective)
     return diagnosis if _Explains(facts, past, shorter)(expected) else None
+
+
+def _may_be_chance(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> bool:
+    """Whether what divides micro-batches of unequal size is N / K, maybe by chance.
+
+    It may be the number of samples, in two of a few windows: three numbers of tokens show more.
+    """
+    if is_mean(facts, objective):
+        return False
+    wrong = wrong_windows(past)
+    counts = {c.tokens for c in wrong} | {objective.ledger.tokens}
+    return len(counts) < SHOWN and len(wrong) + 1 < FOLLOWED
 
 
 class _Explains:
