@@ -109,8 +109,12 @@ def of_mistakes(program: Program, truth: Truth) -> Expectation:
 
 
 def _synchronisations(program: Program, truth: Truth) -> frozenset[str]:
-    """What the number of synchronisations of DistributedDataParallel says, which is counted."""
-    if not program.ddp:
+    """What the number of synchronisations of DistributedDataParallel says, which is counted.
+
+    A program that steps and synchronises on each micro-batch has windows of one.
+    """
+    of_one = {"stepped_every_micro_batch", "synced_every_micro_batch"}
+    if not program.ddp or program.mistakes >= of_one:
         return frozenset()
     if not truth.synchronisations:
         return frozenset({NEVER_SYNCED})

@@ -112,11 +112,11 @@ def with_a_term_undivided() -> list[StepFacts]:
 
 
 def with_a_term_of_one_weight() -> list[StepFacts]:
-    """A right loss in windows of 2 and of 5, and a penalty of one weight in both."""
-    penalty = replace(term(8, 0.1 / 8, undivided=True, coefficient=0.1), kind=SQUARES)
+    """A right loss in windows of 5 and of 15, and a penalty of one weight in both."""
+    penalty = replace(term(8, 0.02 / 8, undivided=True, coefficient=0.02), kind=SQUARES)
     return [
         facts(record([[term(50, 1 / (50 * k)), penalty] for _ in range(k)], number))
-        for number, k in enumerate((2, 5), 1)
+        for number, k in enumerate((5, 15), 1)
     ]
 
 

@@ -25,7 +25,7 @@ _PICKS = ("Gather", "Index")  # of one log-probability per token, by hand
 # Beginnings of the kinds of losses of which an element is a token, or a whole example.
 _OF_TOKENS = ("NllLoss", "SoftCrossEntropy", "Gather", "Index", "KlDiv")
 _ROUND = (1, 2, 3, 5)  # first digits of coefficients that people write
-_USUAL = (1, 2, 5)
+_USUAL = (1, 5)
 
 
 class Near:
@@ -411,13 +411,13 @@ def is_undivided_coefficient(coefficient: float | None, k: int, beside: bool = F
 
     Authors write round coefficients. With K = 4, 0.0025 is not round but 0.0025 * 4 = 0.01 is, so
     it is read as 0.01 / 4; of 0.01 and 0.04 only the first is round, so 0.01 is read as undivided.
-    If both are round (0.5 and 2), nothing separates them, and the harmless objective wins. But of
-    0.5 and 3 the first is far more usual; that decides if a division is written for the loss
-    ``beside`` this one, so that nothing is divided in constants.
+    If both are round (0.5 and 2), nothing separates them, and the harmless objective wins. But if a
+    division is written for the loss ``beside`` this one, hardly anything is divided in constants:
+    then the more usual one decides, which is 0.5.
     """
     if coefficient is None:
         return True
-    usual = _USUAL if beside else _ROUND
+    usual = _USUAL if beside and _mantissa(coefficient) in _USUAL else _ROUND
     return is_round(coefficient) and _mantissa(coefficient * k) not in usual
 
 

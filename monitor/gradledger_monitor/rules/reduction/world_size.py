@@ -281,4 +281,9 @@ def _cause(window: Window) -> str:
     if _weighs_ranks(window.facts):
         return f", which matches one {operation} too many of the weighted sum over the ranks"
     averaged = ", and the ranks' gradients are averaged" if window.facts.averaged else ""
-    return f", which matches one {operation} too many by the world size{averaged}"
+    single = window.facts.micro_batches_of(window.balance.objective) == 1
+    early = ". Or the loss is divided by as many micro-batches, and each is stepped on alone"
+    return (
+        f", which matches one {operation} too many by the world size{averaged}"
+        f"{early if single and excess < 1 else ''}"
+    )
