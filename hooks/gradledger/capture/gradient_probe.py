@@ -30,6 +30,9 @@ from gradledger.records import Samples
 COORDINATES = 16  # of each probed parameter
 SENT_COORDINATES = 16  # of all parameters together, if the record carries the sample itself
 
+_GOLDEN = 0.6180339887  # its multiples are spread evenly, modulo 1
+_FEWEST = 4  # coordinates of a sum over rows: one number shows no change that is not one factor
+
 # Relative deviation between coordinates up to which a change of the gradient is one factor.
 UNIFORM = 1e-3
 UNIFORM_HALF = 2e-2
@@ -42,7 +45,7 @@ class GradientProbe:
 
     It caches views of the gradients, so that a copy is one call while the gradients are the same
     tensors. A view shares its gradient's memory: as soon as the script drops one of the gradients,
-    the probe drops all views.
+    the probe drops all views. Of sparse gradients, which get new entries in place, it has none.
     """
 
     def __init__(self) -> None:
@@ -58,6 +61,9 @@ class GradientProbe:
         gradients = [g for g in (p.grad for p in parameters) if g is not None]
         ids = list(map(id, gradients))
         if ids != self._gradient_ids:
+            if any(gradient.layout is torch.sparse_coo for gradient in gradients):
+                self.release()
+                return copy_coordinates(list(map(_dense, gradients)))
             self._references = [weakref.ref(gradient, self._freed) for gradient in gradients]
             self._gradient_ids, self._views = ids, _views(gradients, COORDINATES)
         return _copy_views(self._views)
@@ -72,6 +78,24 @@ class GradientProbe:
             if self.keeps_freed and all(view.is_cpu for view in self._views):
                 self.freed = _copy_views(self._views)
             self.release()
+
+
+def _dense(gradient: Any) -> Any:
+    """A weighted sum over the rows of a sparse gradient; a dense one as it is.
+
+    The order and the number of its entries differ between two micro-batches, so that no entry of
+    one is a coordinate of the other. The sum is linear, as a coordinate is. Equal weights would
+    add the rows under a softmax up to zero.
+    """
+    if gradient.layout is not torch.sparse_coo:
+        return gradient
+    plain = local_part(gradient).detach()
+    values, rows = plain._values(), plain._indices()[0]
+    columns = math.prod(values.shape[1:])
+    if columns < _FEWEST:
+        return gradient
+    weights = (rows * _GOLDEN) % 1.0 + 0.5
+    return weights.to(values.dtype) @ values.reshape(len(rows), columns)
 
 
 def read_coordinates(tensor: Any, limit: int) -> Deferred | None:

@@ -13,6 +13,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gradledger.capture.recorder import Recorder
+from gradledger.records import StepRecord
 from helpers.pytorch import since
 from helpers.training import (
     INPUTS,
@@ -288,6 +289,36 @@ def test_compressed_sparse_gradients_have_no_norm_and_a_reason() -> None:
             optimizer.step()
             optimizer.zero_grad()
     assert [record.missing["norm"] for record in recorded.records()] == ["sparse gradients"] * 3
+
+
+def sparse_records(clear: Callable[[Any], None], scale: float = 1.0) -> list[StepRecord]:
+    """Three steps of a sparse embedding on two micro-batches each."""
+    torch.manual_seed(0)
+    table = nn.Embedding(50, 8, sparse=True)
+    with recording() as recorded:
+        optimizer = torch.optim.SparseAdam(table.parameters(), lr=0.01)
+        for _ in range(3):
+            for rows in ([1, 2, 3], [7, 2, 9, 11]):
+                (table(torch.tensor(rows)).square().mean() / 2).backward()
+            assert table.weight.grad is not None
+            table.weight.grad.mul_(scale)
+            optimizer.step()
+            clear(optimizer)
+    return recorded.records()
+
+
+@pytest.mark.parametrize("to_none", [True, False])
+def test_sparse_gradients_are_sampled(to_none: bool) -> None:
+    """Those of two micro-batches have other entries, in another order."""
+    for record in sparse_records(lambda o: o.zero_grad(set_to_none=to_none), scale=0.5):
+        assert [m.fresh for m in record.micro_batches] == [True, False]
+        assert record.post_factor == pytest.approx(0.5)
+        assert record.missing["norm"] == "sparse gradients"
+
+
+def test_sparse_gradients_that_are_not_zeroed_are_not_fresh() -> None:
+    kept = sparse_records(lambda _: None)
+    assert [record.micro_batches[0].fresh for record in kept] == [True, False, False]
 
 
 def test_operations_of_watch_and_resume_are_hidden_from_modes() -> None:
