@@ -1265,3 +1265,28 @@ def test_a_sum_whose_divisor_is_k_times_too_small_in_two_windows_may_count_sampl
     assert patterns(*two, ([8, 5, 2, 5], 5)) == ["pending", "pending", "missing"]
     assert patterns(*[([9, 5, 4, 6], 6)] * 6) == ["pending"] * 5 + ["missing"]
     assert patterns(*[([6] * 4, 6)] * 2) == ["pending", "missing"]
+
+
+def test_a_loss_of_each_sample_shows_that_a_further_one_is_not_divided() -> None:
+    """The sum over the letters of 8 utterances in each micro-batch, times 0.7; K = 4."""
+
+    def step(number: int, *letters: int, divided: bool) -> StepFacts:
+        of_letters = {"rows": 8, "size": 80, "coefficient": 0.7}
+        weight, shape = 0.3 / 8 / (4 if divided else 1), {"elements": 8, "undivided": not divided}
+        aux = term(8, weight, "none", coefficient=0.3, element_weight=weight, **shape)
+        aux = dataclasses.replace(aux, kind="CtcLossBackward0", rows=None, size=None)
+        micro_batches = [[term(n, 0.7 / 32, "sum", **of_letters), aux] for n in letters]
+        return facts(record(micro_batches, number))
+
+    for divided, pattern in ((True, "coefficient"), (False, "term_missing")):
+        first_step = step(1, 30, 41, 52, 23, divided=divided)
+        past = [Closed.of(first_step, first(first_step))]
+        main, further = diagnose(step(2, 21, 44, 50, 22, divided=divided), past)
+        assert (main.pattern, further.pattern) == ("wandering", pattern)
+    (finding,) = (
+        f
+        for f in judged([first_step, step(2, 21, 44, 50, 22, divided=False)]).findings
+        if f.rule == "reduction.wrong_denominator"
+    )
+    assert "the divisor is 32 besides the constant 0.7, but 137 tokens count" in finding.summary
+    assert "number of samples" in finding.summary

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from gradledger.records import StepRecord, Term
@@ -44,6 +45,12 @@ def test_one_unknown_micro_batch_leaves_the_step_unknown() -> None:
 def test_losses_of_one_batch_count_it_once() -> None:
     step = facts(record([[rows(8, 16), rows(8, 5)]]))
     assert (step.samples, step.batch_tokens) == (8, 124)
+
+
+def test_a_ctc_loss_has_one_element_for_each_sample() -> None:
+    ctc = replace(term(8, 1 / 8, "none", elements=8), kind="CtcLossBackward0", rows=None, size=None)
+    assert facts(record([[rows(8, 16), ctc]])).samples == 8
+    assert facts(record([[rows(4, 16), ctc]])).samples is None
 
 
 def test_losses_of_different_batches_leave_it_unknown() -> None:

@@ -239,6 +239,20 @@ def test_unequal_weights_of_equal_counts_follow_from_the_place_in_the_window_or_
     assert said(by_place, other, other) == "finding"
 
 
+def test_micro_batches_that_the_k_of_the_window_before_divides_are_no_weights_of_data() -> None:
+    """A loop that grows K divides each loss by the K of the moment, in the middle of a window."""
+
+    def of(*divisors: int, number: int = 1) -> StepFacts:
+        return facts(record([term(10, 1 / (10 * k)) for k in divisors], number))
+
+    grown = judged([of(2, 2), of(2, 3, 3, number=2)])
+    (finding,) = (f for f in grown.findings if f.rule == RULE)
+    assert "micro-batch 1 counts 1.5 times as much as one in micro-batch 2" in finding.summary
+    assert finding.severity == "warning"
+    other = judged([of(2, 2), of(5, 3, 3, number=2)])
+    assert not [f for f in other.findings if f.rule == RULE]
+
+
 def test_the_parts_of_a_micro_batch_are_named_by_the_tokens_of_all() -> None:
     chunks = [term(30, 0.01, "sum", head=1), term(10, 0.01, "sum", head=1)]
     finding = finding_of(record([chunks, [term(20, 0.02, "sum", head=1)]]))

@@ -27,6 +27,7 @@ from gradledger.capture.async_copy import Deferred, as_real, flat_values
 from gradledger.capture.isolation import is_plain, local_part
 from gradledger.records import Samples
 
+PROBED_PARAMETERS = 4
 COORDINATES = 16  # of each probed parameter
 SENT_COORDINATES = 16  # of all parameters together, if the record carries the sample itself
 
@@ -96,6 +97,14 @@ def _dense(gradient: Any) -> Any:
         return gradient
     weights = (rows * _GOLDEN) % 1.0 + 0.5
     return weights.to(values.dtype) @ values.reshape(len(rows), columns)
+
+
+def spread(parameters: list[Any]) -> list[Any]:
+    """A few parameters, evenly spread from the first layer to the last."""
+    if len(parameters) <= PROBED_PARAMETERS:
+        return parameters
+    last = len(parameters) - 1
+    return [parameters[i * last // (PROBED_PARAMETERS - 1)] for i in range(PROBED_PARAMETERS)]
 
 
 def read_coordinates(tensor: Any, limit: int) -> Deferred | None:

@@ -66,7 +66,7 @@ from gradledger.observers.losses.loss_terms import LossTerms
 from gradledger.observers.lr_scheduler import LearningRates
 from gradledger.observers.norms.gradient_norm import GradientNorm
 from gradledger.observers.norms.layer_norms import LayerNorms
-from gradledger.observers.optimizer_buffers import continues_step
+from gradledger.observers.optimizer_buffers import begins_step, ends_step
 from gradledger.observers.parameter_updates import ModelAveraging, ParameterUpdates
 from gradledger.observers.pipeline_stages import PipelineStages
 from gradledger.observers.resumes import Resumes
@@ -350,8 +350,7 @@ class Recorder:
 
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         window = self.windows.window_of(optimizer)
-        window.continued = continues_step(window)
-        if self._skipped is not None or window.continued:
+        if not begins_step(window, optimizer) or self._skipped is not None:
             return
         began = perf_counter()
         if self.windows.is_inner(window) or window.is_abstract():
@@ -366,7 +365,7 @@ class Recorder:
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         window = self.windows.window_of(optimizer)
         window.applying = False
-        if window.inner or window.continued:
+        if not ends_step(window) or window.inner:
             return
         if self._skipped is not None:
             self._skip_step(window, self._skipped)

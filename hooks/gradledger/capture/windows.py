@@ -45,13 +45,12 @@ import torch
 from gradledger.capture.async_copy import Deferred, values_soon
 from gradledger.capture.backwards import Backwards, is_alive
 from gradledger.capture.code.call_sites import CalledFrom
-from gradledger.capture.gradient_probe import GradientProbe, copy_coordinates
+from gradledger.capture.gradient_probe import GradientProbe, copy_coordinates, spread
 from gradledger.capture.isolation import is_abstract, is_plain, local_part
 from gradledger.capture.open_parts import OpenEvent, OpenUnfinished, Schedule
 from gradledger.capture.open_records import CountedMicroBatch, OpenMicroBatch, OpenStep
 from gradledger.records import Op
 
-PROBED_PARAMETERS = 4
 MAX_DOUBTFUL_STEPS = 2  # steps of one optimizer that are left out without a record
 SHARED = "several threads train with this optimizer, or with its parameters, at the same time"
 STRAY = "backwards ran in threads other than the one that steps this optimizer"
@@ -100,6 +99,8 @@ class OptimizerWindow:
         self.buffers: frozenset[int] = frozenset()  # its own buffers that have stepped, by id
         self.in_parts = False  # it steps them in several calls
         self.continued = False  # this call is not the first of them
+        self.calls = 0  # of its step that have begun and not ended
+        self.outer_calls = 0  # of these, which only contain the one that updates the parameters
         self.hidden_gradients = False  # gradients of the last backward are outside ``.grad``
         self.counted_number = 0  # of the micro-batch that was counted while it still ran
         self.largest = 0  # micro-batches of a window that was closed
@@ -162,6 +163,7 @@ class OptimizerWindow:
     def begin_backward(self) -> None:
         """Read the marks, and derive from them whether the gradients are fresh."""
         self.applying = False  # it may have raised
+        self.calls = self.calls if self.stepping else 0
         if not self._probed:
             self.choose_probed(self.parameters())
         marks = self.read_marks()
@@ -286,14 +288,6 @@ def _version(gradient: Any) -> int:
 def _has_readable_grad(parameter: Any) -> bool:
     """PyTorch warns if ``.grad`` of a tensor that is no leaf is read."""
     return bool(parameter.is_leaf) and is_plain(local_part(parameter))
-
-
-def spread(parameters: list[Any]) -> list[Any]:
-    """A few parameters, evenly spread from the first layer to the last."""
-    if len(parameters) <= PROBED_PARAMETERS:
-        return parameters
-    last = len(parameters) - 1
-    return [parameters[i * last // (PROBED_PARAMETERS - 1)] for i in range(PROBED_PARAMETERS)]
 
 
 class OpenWindows:

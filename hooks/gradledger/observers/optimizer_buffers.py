@@ -1,14 +1,15 @@
-"""Detects an optimizer that steps on its own buffers instead of the parameters it was given.
+"""Optimizers whose step is not one call that applies the gradients of their parameters.
 
 DeepSpeed's ZeRO puts flat shards into ``param_groups``, moves every gradient into its own buffers
 and clears ``.grad``. That looks like a loop that zeroes the gradients of each micro-batch, and is
-none. It also calls the optimizer once for each group of parameters: one step, in parts.
+none. It also calls the optimizer once for each group of parameters: one step, in parts. Horovod's
+optimizer calls the step of its base class in its own: one step, in two calls.
 """
 
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gradledger.capture.open_records import OpenStep
 
@@ -27,7 +28,35 @@ def steps_on_own_buffers(step: OpenStep, window: OptimizerWindow) -> bool:
     return not any(id(parameter) in held for parameter in window.probed_parameters)
 
 
-def continues_step(window: OptimizerWindow) -> bool:
+def begins_step(window: OptimizerWindow, optimizer: Any) -> bool:
+    """Whether the call that begins is the one that updates the parameters.
+
+    Horovod's optimizer is a subclass of the script's, made at run time: its ``step`` combines the
+    ranks, and calls that of the base class. PyTorch calls the step hooks in both, and the outer
+    ones come before the gradients are complete. The first step shows it: its record is left out.
+    """
+    window.continued = _continues_step(window)
+    window.calls += 1
+    if window.calls > window.outer_calls + 1 and _hooked_steps(optimizer) > 1:
+        window.outer_calls, window.partial = window.calls - 1, True
+        return False
+    return not window.continued and window.calls > window.outer_calls
+
+
+def ends_step(window: OptimizerWindow) -> bool:
+    """Whether the call that ends has updated the parameters."""
+    contained = window.calls <= window.outer_calls
+    window.calls = max(window.calls - 1, 0)
+    return not window.continued and not contained
+
+
+def _hooked_steps(optimizer: Any) -> int:
+    """How many classes of the optimizer have a step that calls the step hooks."""
+    steps = (vars(each).get("step") for each in type(optimizer).__mro__)
+    return sum(bool(getattr(step, "hooked", False)) for step in steps)
+
+
+def _continues_step(window: OptimizerWindow) -> bool:
     """Whether the call that begins is a later part of a step: its parameters have not stepped yet.
 
     While steps are skipped, no backward is seen, so the parameters decide.

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, WeakSet
 
 from gradledger.capture.async_copy import Deferred
-from gradledger.capture.gradient_probe import copy_coordinates, copy_each
+from gradledger.capture.gradient_probe import copy_coordinates, copy_each, spread
 from gradledger.capture.isolation import is_dtensor
 from gradledger.capture.open_records import OpenStep
 from gradledger.capture.replica_sample import OpenModels, OpenReplica
-from gradledger.capture.windows import spread
 from gradledger.observers.base import Observer
 
 if TYPE_CHECKING:

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from gradledger_monitor.ingest.schema import MicroBatch, StepRecord, Term
 
+_OF_UTTERANCES = "CtcLoss"  # one element for each
+
 
 def samples_of(micro_batch: MicroBatch, record: StepRecord) -> int | None:
     """Samples of one micro-batch of a rank's record; for a language model these are sequences.
@@ -48,7 +50,7 @@ def sum_if_complete(counts: list[int | None]) -> int | None:
 
 
 def _rows(term: Term) -> int | None:
-    samples = term.samples
+    samples = term.samples or (term.elements if term.kind.startswith(_OF_UTTERANCES) else None)
     if samples:
         return samples
     rows, size = term.rows, term.size

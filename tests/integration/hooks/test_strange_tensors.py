@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gradledger.capture.recorder import Recorder
-from gradledger.records import StepRecord
+from gradledger_monitor.ingest.schema import StepRecord
 from helpers.pytorch import since
 from helpers.training import (
     INPUTS,

@@ -33,6 +33,7 @@ from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.balance.evidence import (
     coefficient_explains,
+    divides_by_samples,
     holds_the_whole_window,
     masked_may_count,
     may_pass_on_gradients,
@@ -234,7 +235,9 @@ def _of_further(
     is_steady = main.pattern in NORMALISED or main.pattern == "constant"
     if is_steady and is_added_by_every_rank(facts, objective):
         return Diagnosis("term_world", objective=objective, ratio=facts.run.world_size)
-    if main.pattern not in NORMALISED or is_in_one_micro_batch(main.objective, objective):
+    of_samples = main.objective is not None and divides_by_samples(facts, main.objective)
+    normalised = main.pattern in NORMALISED or (main.pattern == "wandering" and of_samples)
+    if not normalised or is_in_one_micro_batch(main.objective, objective):
         return Diagnosis("coefficient", objective=objective)
     if counts_ignored(facts, objective):
         return Diagnosis("term_padding", objective=objective)

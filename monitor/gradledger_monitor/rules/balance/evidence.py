@@ -105,6 +105,18 @@ def is_divided_by_a_count(facts: StepFacts, objective: Objective) -> bool:
     return any(c and min(c) > 0 and max(c) <= min(c) * spread for c in columns)
 
 
+def is_divided_by_two_ks(facts: StepFacts, objective: Objective, last: int) -> bool:
+    """Whether K divides some micro-batches, and that of the last window the others.
+
+    A loop that grows K inside a window divides by the K of the moment.
+    """
+    constant = abs(common_coefficient(objective) or 1.0) * (facts.run.declared_scale or 1.0)
+    counts = sorted({facts.micro_batches_of(objective), last})
+    totals = objective.ledger.weights_of_micro_batches()
+    near = [Near(total / constant * facts.ranks_divisor, facts.tolerance) for total in totals]
+    return len(counts) == 2 and all(any(of(1 / k) for k in counts) for of in near)
+
+
 def _totals_of_parts(facts: StepFacts, objective: Objective) -> list[float]:
     """The weight of each micro-batch over all objectives of this kind, which may be parts of one.
 
@@ -116,6 +128,15 @@ def _totals_of_parts(facts: StepFacts, objective: Objective) -> list[float]:
         own = (term.loss_term.elements or 0) * abs(weight or 0.0) * term.factor
         totals[key] = totals.get(key, 0.0) + own
     return list(totals.values())
+
+
+def divides_by_samples(facts: StepFacts, objective: Objective) -> bool:
+    """Whether the number of samples of the window divides a loss, besides a constant."""
+    ledger, constant = objective.ledger, abs(common_coefficient(objective) or 1.0)
+    if not facts.samples or not ledger.balance:
+        return False
+    divisor = ledger.tokens * constant * (facts.run.declared_scale or 1.0) / ledger.balance
+    return Near(divisor, facts.tolerance)(facts.samples)
 
 
 def is_sum(facts: StepFacts, objective: Objective) -> bool:

@@ -23,6 +23,7 @@ from gradledger_monitor.rules.balance.diagnosis import (
 from gradledger_monitor.rules.balance.evidence import (
     has_known_unit,
     is_divided_by_a_count,
+    is_divided_by_two_ks,
     may_have_pairs_of_lists,
     reductions,
 )
@@ -145,7 +146,7 @@ class TokenWeightsUnequal(Rule):
         if is_undecided(facts):
             return not_measured(CONSTANT_TARGETS)
         objectives = [] if facts.together else [o for o in facts.objectives if not o.is_penalty]
-        excuses = [self._excuse(o, objectives, facts) for o in objectives]
+        excuses = [self._excuse(o, objectives, window) for o in objectives]
         if excuses and all(excuses):
             return next(filter(None, excuses))
         balanced = _even_weights(facts, objectives, excuses)
@@ -163,9 +164,10 @@ class TokenWeightsUnequal(Rule):
         return deferred_finding(self._report, facts, uneven, share, tuple(self._recent))
 
     def _excuse(
-        self, objective: Objective, objectives: list[Objective], facts: StepFacts
+        self, objective: Objective, objectives: list[Objective], window: Window
     ) -> Outcome | None:
         """Why an objective is not evaluated; a divisor may equal a count in some window."""
+        facts = window.facts
         excuse = why_not_evaluated(objective, objectives, facts, self.warning)
         if excuse is not None and excuse.reason == OTHER_DIVISOR:
             self._own_divisors = sorted({*self._own_divisors, objective.name})
@@ -176,9 +178,10 @@ class TokenWeightsUnequal(Rule):
         if excuse is not None or objective.reading.is_even(facts.tolerance):
             return excuse
         by_data = self._positions.may_be_of_data(objective, facts.tolerance)
-        if by_data and not is_divided_by_a_count(facts, objective):
-            return not_measured(BY_DATA)
-        return None
+        if not by_data or is_divided_by_a_count(facts, objective):
+            return None
+        last = window.past[-1].micro_batches if window.past else 1
+        return None if is_divided_by_two_ks(facts, objective, last) else not_measured(BY_DATA)
 
     def _severity(self, facts: StepFacts, objective: Objective, misallocation: float) -> Severity:
         """Information only, too, on a further loss beside a main one that is normalised.
@@ -326,21 +329,26 @@ def _contrast(entries: Iterable[Entry]) -> str:
     heavy = max(entries, key=lambda e: e.relative)
     light = min(entries, key=lambda e: e.relative)
     if not light.relative:
-        return f"the tokens of the micro-batch with {_tokens(light, entries)} have no weight."
-    of_ranks = heavy.rank != light.rank
+        return f"the tokens of {_micro_batch(light, entries)} have no weight."
+    heavy_one, light_one = _micro_batch(heavy, entries), _micro_batch(light, entries)
+    if heavy.rank != light.rank:
+        heavy_one, light_one = (
+            f"{heavy_one} on rank {heavy.rank}",
+            f"{light_one} on rank {light.rank}",
+        )
+    elif heavy_one == light_one:
+        heavy_one, light_one = (f"micro-batch {e.micro_batch + 1}" for e in (heavy, light))
     return (
-        f"a token in the micro-batch with {_tokens(heavy, entries, of_ranks)} counts "
-        f"{heavy.relative / light.relative:.1f} times as much as one in the micro-batch with "
-        f"{_tokens(light, entries, of_ranks)}."
+        f"a token in {heavy_one} counts {heavy.relative / light.relative:.1f} times as much as one "
+        f"in {light_one}."
     )
 
 
-def _tokens(entry: Entry, entries: list[Entry], of_rank: bool = False) -> str:
-    """The tokens of the micro-batch of an entry, which may be one of several parts."""
+def _micro_batch(entry: Entry, entries: list[Entry]) -> str:
+    """The micro-batch of an entry, which may be one of several parts, by its tokens."""
     of = (entry.rank, entry.micro_batch)
     parts = [e.tokens for e in entries if (e.rank, e.micro_batch) == of]
-    count = counted(round(total(parts)), "token")
-    return f"{count} on rank {entry.rank}" if of_rank else count
+    return f"the micro-batch with {counted(round(total(parts)), 'token')}"
 
 
 def _where(entries: Iterable[Entry], tolerance: float) -> str:

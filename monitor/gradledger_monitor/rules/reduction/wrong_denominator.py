@@ -7,6 +7,7 @@ import math
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.rules.balance.counts import followed_count
+from gradledger_monitor.rules.balance.evidence import common_coefficient, divides_by_samples
 from gradledger_monitor.rules.balance.patterns import Pattern
 from gradledger_monitor.rules.gradient_scale_effects import changing_factor_effect
 from gradledger_monitor.rules.number_text import significant
@@ -32,7 +33,6 @@ for x, y in window:
 # on several ranks, count over all of them; DDP averages, so multiply the loss by their number"""
 
 
-SAME = 1e-3  # relative: a divisor that is the number of samples
 SAMPLES = (
     " The divisor is the number of samples: if the loss is a sum for each of them on purpose, "
     'declare contract="sequence".'
@@ -92,10 +92,11 @@ class WrongDenominator(Rule):
         divisor = n / excess if excess else math.inf  # a declared scale may be as large as a float
         pattern, objective = window.balance.pattern, window.balance.objective
         assert objective is not None
+        of_samples = divides_by_samples(window.facts, objective)
+        constant = abs(common_coefficient(objective) or 1.0) if of_samples else 1.0
+        divisor *= constant
         positions = pattern == "padding"
-        cause = _cause(pattern, divisor, objective, window.facts.tolerance)
-        samples = window.facts.samples
-        of_samples = samples is not None and abs(divisor - samples) <= SAME * samples
+        cause = _cause(pattern, divisor, constant, objective, window.facts.tolerance)
         return finding(
             "warning",
             "The loss divisor counts ignored positions"
@@ -169,7 +170,9 @@ def _of_further(window: Window, objective: Objective) -> Outcome:
     )
 
 
-def _cause(pattern: Pattern, divisor: float, objective: Objective, tolerance: float) -> str:
+def _cause(
+    pattern: Pattern, divisor: float, constant: float, objective: Objective, tolerance: float
+) -> str:
     if pattern == "padding":
         return (
             "the token weights match a division by all positions of each micro-batch, including "
@@ -185,7 +188,8 @@ def _cause(pattern: Pattern, divisor: float, objective: Objective, tolerance: fl
         of_earlier = f"the {quantity} of an earlier window"
         return f"the divisor is {significant(divisor)}, {of_earlier}, but {count} in this one"
     on_average = "" if objective.reading.is_even(tolerance) else " on average"
-    return f"the divisor is {significant(divisor)}{on_average}, but {count}"
+    besides = f" besides the constant {significant(constant)}" if constant != 1 else ""
+    return f"the divisor is {significant(divisor)}{on_average}{besides}, but {count}"
 
 
 def _changes(window: Window) -> str:

@@ -1,0 +1,108 @@
+"""Optimizers whose step calls the step of their base class, as Horovod's does: one step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from gradledger.capture.step_sampling import StepSampler
+from helpers.training import (
+    Batches,
+    Recording,
+    accused,
+    cross_entropy,
+    recording,
+    tiny_model,
+    windows,
+)
+
+STEPS = 6
+
+
+def subclass(of: torch.optim.Optimizer, before: Callable[[Any], None]) -> torch.optim.Optimizer:
+    """An optimizer of a class that is made at run time; ``before`` runs in its step."""
+    base: Any = type(of)
+
+    class Combining(base):  # type: ignore[misc]
+        def step(self, closure: Callable[[], Any] | None = None) -> Any:
+            before(self)
+            return super().step(closure)
+
+    made: torch.optim.Optimizer = Combining(of.param_groups)
+    return made
+
+
+def divide_by_k(optimizer: Any) -> None:
+    for parameter in optimizer.param_groups[0]["params"]:
+        parameter.grad.div_(4)
+
+
+def train(levels: int, closure: bool = False, sampler: StepSampler | None = None) -> Recording:
+    """Means of equal micro-batches, which the outermost step divides by K."""
+    net = tiny_model()
+    with recording(step_sampler=sampler) as recorded:
+        optimizer: torch.optim.Optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+        for level in range(levels):
+            divides = level == levels - 1 and not closure  # which runs inside the step
+            optimizer = subclass(optimizer, divide_by_k if divides else lambda _: None)
+        for window in windows(STEPS, lengths=[((6, 6),) * 4]):
+
+            def evaluate(window: Batches = window) -> float:
+                optimizer.zero_grad()
+                for batch in window:
+                    cross_entropy(net, batch).backward()
+                return 0.0
+
+            if closure:
+                optimizer.step(evaluate)
+            else:
+                evaluate()
+                optimizer.step()
+    return recorded
+
+
+@pytest.mark.parametrize("levels", [1, 2])
+def test_a_step_inside_a_step_is_one_with_the_gradients_that_the_inner_one_applies(
+    levels: int,
+) -> None:
+    recorded = train(levels)
+    steps = recorded.records()
+    assert [step.step for step in steps] == list(range(2, STEPS + 1)), "the first shows the nesting"
+    assert [len(step.micro_batches) for step in steps] == [4] * (STEPS - 1)
+    assert [step.post_factor for step in steps] == pytest.approx([1 / 4] * (STEPS - 1))
+    evaluation = recorded.evaluation()
+    assert (accused(evaluation), evaluation.verdict) == ({}, "balanced")
+
+
+def test_a_closure_is_passed_on() -> None:
+    recorded = train(1, closure=True)
+    assert [len(step.micro_batches) for step in recorded.records()] == [4] * (STEPS - 1)
+    assert not accused(recorded.evaluation()).keys() & {"loop.double_step", "loop.never_stepped"}
+
+
+def test_steps_are_skipped_as_those_of_others() -> None:
+    sampler = StepSampler(1e-12, first_steps=3, burst=1, longest_period=2)
+    steps = train(1, sampler=sampler).records()
+    assert [(step.step, len(step.micro_batches)) for step in steps] == [(2, 4), (3, 4), (5, 4)]
+
+
+def test_a_step_that_raises_is_not_taken_for_an_outer_one() -> None:
+    """The loop catches the error, and steps again: without memory, for example."""
+    net = tiny_model()
+    with recording() as recorded:
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+        wrapped = torch.optim.SGD.step
+        for number, window in enumerate(windows(4)):
+            cross_entropy(net, window[0]).backward()
+            if number == 1:
+                optimizer.param_groups[0]["lr"] = "none"
+                with pytest.raises(TypeError):
+                    optimizer.step()
+                optimizer.param_groups[0]["lr"] = 0.01
+            optimizer.step()
+            optimizer.zero_grad()
+    assert torch.optim.SGD.step is wrapped
+    assert {step.step for step in recorded.records()} >= {1, 3, 4}
