@@ -32,6 +32,7 @@ terms = st.builds(
     weight_max=maybe_number,
     class_weight=maybe_number,
     undivided=maybe_flag,
+    divisors=samples_of,
     coefficient=maybe_number,
     elements=maybe_count,
     element_weight=maybe_number,

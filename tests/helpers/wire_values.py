@@ -160,6 +160,7 @@ def window(number: int, micro_batches: int = 2, **changes: Any) -> dict[str, Any
                     "weight_max": 1024.0 / sum(tokens),
                     "class_weight": float(count),
                     "undivided": False,
+                    "divisors": [float(sum(tokens))],
                     "coefficient": 1.0,
                     "head": 1,
                 }

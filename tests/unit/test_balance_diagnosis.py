@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -1157,6 +1158,8 @@ def windows(*steps: StepFacts) -> list[Diagnosis]:
 def test_a_constant_is_taken_out_of_a_balance_before_it_is_compared_with_k() -> None:
     double = first(times(16.0, 16.0, 4))
     assert (double.pattern, double.ratio, double.constant) == ("double", 1 / 4, 16.0)
+    by_two = first(times(0.5, 1.0, 8, undivided=True))
+    assert by_two.evidence.endswith("is one by 2, and the gradient is 4 times too large")
     missing = first(times(0.3, 1.0, 4, undivided=True))
     assert (missing.pattern, missing.ratio, missing.constant) == ("missing", 4, 0.3)
     assert first(times(0.3, 4.0, 4)).pattern == "coefficient"
@@ -1290,3 +1293,48 @@ def test_a_loss_of_each_sample_shows_that_a_further_one_is_not_divided() -> None
     )
     assert "the divisor is 32 besides the constant 0.7, but 137 tokens count" in finding.summary
     assert "number of samples" in finding.summary
+
+
+def divided_by(main: Sequence[float], aux: Sequence[float], k: int = 4, **changes: Any) -> Diagnosis:
+    """The diagnosis of a penalty on activations, beside a right loss."""
+    step = with_aux(
+        0.1, k, undivided=not aux, weight=0.1 / 8 / math.prod(d or 1 for d in aux), **changes
+    )
+    for objective, divisors in zip(step.objectives, (main, aux), strict=True):
+        for each in objective.terms:
+            each.loss_term.divisors = list(divisors)
+    return diagnose(step, [])[1]
+
+
+@pytest.mark.parametrize(
+    ("main", "aux", "pattern"),
+    [
+        ([4.0], [4.0, 4.0], "term_double"),
+        ([4.0], [4.0], "coefficient"),
+        ([4.0, 4.0], [4.0, 4.0], "coefficient"),  # a number that both have, such as of ranks
+        ([0.0], [0.0, 4.0], "coefficient"),  # a sum over its tokens: 4 may be K, once
+        ([4.0], [7.0], "term_missing"),
+        ([4.0], [2.0, 5.0], "term_missing"),
+        ([4.0], [8.0], "coefficient"),  # it may be 4 times 2
+        ([4.0], [7.0, 0.0], "coefficient"),
+        ([0.0], [7.0], "coefficient"),
+        ([4.0], [1.5], "coefficient"),  # a loss over its detached value
+        ([4.0], [4.0, 1.5], "coefficient"),
+    ],
+)
+def test_the_constants_that_divide_show_a_division_that_one_loss_alone_has_or_lacks(
+    main: list[float], aux: list[float], pattern: str
+) -> None:
+    assert divided_by(main, aux).pattern == pattern
+
+
+def test_what_divides_a_further_sum_may_be_the_count_of_the_window() -> None:
+    assert divided_by([4.0], [33.0]).pattern == "term_missing"
+    of_window: dict[str, Any] = {"kind": "MseLossBackward0", "reduction": "sum"}
+    assert divided_by([4.0], [33.0], **of_window).pattern == "coefficient"
+
+
+def test_a_loss_whose_own_count_is_k_is_not_divided_twice() -> None:
+    assert divided_by([4.0], [4.0, 4.0], rows=4).pattern == "coefficient"
+    assert divided_by([2.0], [2.0, 2.0], k=2).pattern == "coefficient"
+    assert divided_by([3.0], [3.0, 3.0], k=3).pattern == "term_double"

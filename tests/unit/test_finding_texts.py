@@ -111,6 +111,12 @@ def with_a_term_undivided() -> list[StepFacts]:
     return [facts(record([[term(50, 1 / 200), penalty] for _ in range(4)]))]
 
 
+def with_a_term_divided_twice() -> list[StepFacts]:
+    """A right loss, and a penalty that K divides once more."""
+    penalty = replace(term(8, 0.1 / 128, divisors=[4.0, 4.0], coefficient=0.1), kind=SQUARES)
+    return [facts(record([[term(50, 1 / 200, divisors=[4.0]), penalty] for _ in range(4)]))]
+
+
 def with_a_term_of_one_weight() -> list[StepFacts]:
     """A right loss in windows of 5 and of 15, and a penalty of one weight in both."""
     penalty = replace(term(8, 0.02 / 8, undivided=True, coefficient=0.02), kind=SQUARES)
@@ -178,6 +184,7 @@ CASES: dict[str, list[StepFacts]] = {
     "a step after every micro-batch": single(4),
     "a term that is added undivided": with_a_term_undivided(),
     "a term that is added undivided in windows of two sizes": with_a_term_of_one_weight(),
+    "a term that K divides twice": with_a_term_divided_twice(),
     "squares summed over as many each time": squares(64, 64, 64),
     "squares summed over more each time": squares(32, 64, 128),
     "each rank by its own count": on_ranks(lambda n: n[0]),

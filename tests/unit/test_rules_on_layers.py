@@ -110,8 +110,8 @@ def test_what_had_a_gradient_somewhere_is_not_reported(ranks: list[Layers]) -> N
 
 
 def test_the_reason_where_nothing_is_judged() -> None:
-    early = measured({"a": None, "b": 1.0}, ("a",), observed=29)
-    assert evaluated(early).coverage[DEAD] == "not_measured: needs 30 sampled steps"
+    early = measured({"a": None, "b": 1.0}, ("a",), observed=19)
+    assert evaluated(early).coverage[DEAD] == "not_measured: needs 20 sampled steps"
     few = "not_applicable: layers are measured at a few steps"
     assert evaluated(None).coverage[DEAD] == few
     assert evaluated(early, None).coverage[DEAD] == few

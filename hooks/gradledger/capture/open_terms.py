@@ -28,6 +28,7 @@ class OpenTerm:
     positions: int | None = None
     class_weight: Deferred | None = None
     undivided: bool | None = None
+    divisors: tuple[float, ...] = ()
     coefficient: float | None = None
     outer_coefficient: float | None = None
     head: int | None = None
@@ -52,6 +53,7 @@ class OpenTerm:
         """The wire record."""
         term = Term(self.kind, self.reduction, size=self.size, rows=self.rows)
         term.samples, term.positions, term.undivided = self.samples, self.positions, self.undivided
+        term.divisors = list(self.divisors)
         term.coefficient, term.head = self.coefficient, self.head
         if self.outer_coefficient != self.coefficient:
             term.outer_coefficient = self.outer_coefficient

@@ -37,6 +37,7 @@ _WRONG: dict[Pattern | None, str] = {
     "term_padding": "divided by all positions, ignored ones included",
     "term_world": "added once by every rank",
     "double": "divided by K = {k} twice",
+    "term_double": "divided by K = {k} twice, or once by a count of the loss",
     "partial": "divided by the usual number of micro-batches, not by this window's {k}",
     "world": "off by the number of ranks",
     "world_or_weight": "multiplied by the number of ranks, or weighted by it",

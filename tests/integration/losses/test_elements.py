@@ -112,6 +112,29 @@ def test_a_micro_batch_of_one_row_has_the_same_objective(objective: Objective) -
 
 
 @pytest.mark.parametrize(
+    ("divisors", "recorded"),
+    [
+        ((), []),
+        ((4,), [4.0]),
+        ((1.0, 4, 0.5), [4.0, 0.5]),
+        ((torch.tensor(8),), [8.0]),
+        ((2,) * 12, [2.0] * 7 + [0.0]),
+    ],
+)
+def test_divisors_are_recorded_from_the_root_on_and_the_last_of_many_as_0(
+    divisors: tuple[float, ...], recorded: list[float]
+) -> None:
+    def divided(logits: torch.Tensor, _: Rows) -> torch.Tensor:
+        loss = logits.softmax(-1).mean(0).square().sum()
+        for divisor in reversed(divisors):
+            loss = loss / divisor
+        return loss
+
+    (term,) = terms_on(Rows.of(6), divided)
+    assert term.divisors == recorded
+
+
+@pytest.mark.parametrize(
     ("weights", "outer"), [((1.0,), None), ((0.01,), 0.01), ((), None), ((0.01, 1.0), 0.01)]
 )
 def test_of_several_constants_the_product_and_the_outermost_are_recorded(

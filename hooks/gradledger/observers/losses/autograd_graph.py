@@ -212,7 +212,7 @@ def _compiled_loss(compiled: CompiledLoss, visit: _Visit) -> LossNode:
     """A loss inside a compiled graph: the path to it goes on there."""
     path = visit.path
     if path.function is None and compiled.planned.divided:
-        path = path._replace(divided=True)
+        path = path.divided_by(0.0)
     return LossNode(visit.edge.node, compiled.planned.kind, path, compiled=compiled)
 
 

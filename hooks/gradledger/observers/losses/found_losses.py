@@ -10,11 +10,14 @@ from gradledger.capture.isolation import is_plain
 from gradledger.observers.losses.saved_hooks import has_unpack_hook
 from gradledger.observers.losses_compiled.live import CompiledLoss
 
+MOST_DIVISORS = 8  # of one loss in a record
+
 
 class GraphPath(NamedTuple):
     """The operations between the root and a node.
 
-    ``divided`` states whether one is a division, by another number than 1; ``by_one``, whether one
+    ``divisors`` has a number for each division but those by 1, nearest to the root first: the
+    constant, or 0 if it is none, or cannot be read without waiting. ``by_one`` states whether one
     is by 1: the steps that Accelerate knows of, or the tokens of a sum. ``coefficient`` is the
     product of the constant factors; None if there are none, or if one cannot be read without
     waiting; ``outer`` is the one nearest to the root that is not 1: a library may multiply by the
@@ -24,7 +27,7 @@ class GraphPath(NamedTuple):
     are part of the function.
     """
 
-    divided: bool = False
+    divisors: tuple[float, ...] = ()
     by_one: bool = False
     coefficient: float | None = None
     outer: float | None = None
@@ -36,9 +39,10 @@ class GraphPath(NamedTuple):
         if self.function is not None:
             return self
         if name.startswith("DivBackward"):
-            if not self.divided and divides_by_one(node):
+            divisor = _constant_divisor(node)
+            if divisor == 1.0 and not self.divisors:
                 return self._replace(by_one=True)
-            return DIVIDED if self is DIRECT else self._replace(divided=True)
+            return self.divided_by(divisor)
         if name.startswith("MulBackward"):
             constant = constant_factor(node)
             if constant is not None:
@@ -49,9 +53,13 @@ class GraphPath(NamedTuple):
                 return self._replace(coefficient=product, outer=outer)
         return self
 
+    def divided_by(self, divisor: float) -> GraphPath:
+        """The path continued through a division; of very many, the last ones are unknown."""
+        first = self.divisors[: MOST_DIVISORS - 1]
+        return self._replace(divisors=(*first, divisor if first == self.divisors else 0.0))
+
 
 DIRECT = GraphPath()
-DIVIDED = GraphPath(divided=True)
 UNKNOWN = (-1,)
 
 
@@ -152,7 +160,12 @@ def is_number(node: Any) -> bool:
 
 def divides_by_one(node: Any) -> bool:
     """Whether a quotient is what it divides."""
-    return node.next_functions[0][0] is not None and constant_factor(node) == 1.0
+    return _constant_divisor(node) == 1.0
+
+
+def _constant_divisor(node: Any) -> float:
+    """The constant that divides; 0 if what divides is none, or if only the dividend is one."""
+    return (node.next_functions[0][0] is not None and constant_factor(node)) or 0.0
 
 
 def constant_factor(node: Any) -> float | None:

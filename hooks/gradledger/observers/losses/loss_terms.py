@@ -185,6 +185,7 @@ class LossTerms(Observer):
                 for term in terms:
                     # the operations between it and the outer root, or below it, are not known
                     term.undivided = term.coefficient = term.outer_coefficient = None
+                    term.divisors = ()
                     term.head = 0 if term.head is not None else None
                     micro_batch.missing.pop("terms", None)
 

@@ -44,6 +44,7 @@ from gradledger_monitor.rules.balance.explanations import PARTS_OR_TASKS, explai
 from gradledger_monitor.rules.balance.further import (
     counts_ignored,
     is_added_by_every_rank,
+    is_divided_twice,
     is_in_one_micro_batch,
     is_undivided,
     window_of_the_same_weight,
@@ -248,6 +249,8 @@ def _of_further(
     if other is not None:
         weighs = f"Each of its micro-batches weighs the same in windows of {other} and of {k}"
         return Diagnosis("term_missing", objective=objective, ratio=k, evidence=weighs)
+    if is_divided_twice(facts, objective):
+        return Diagnosis("term_double", objective=objective, ratio=1 / k)
     return Diagnosis("coefficient", objective=objective)
 
 

@@ -12,6 +12,7 @@ from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.objectives import Objective, losses_together
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.token_ledger import total
+from gradledger_monitor.model.tolerances import WEIGHT
 from gradledger_monitor.rules.balance.counts import FOLLOWED, SHOWN
 from gradledger_monitor.rules.balance.evidence import (
     Near,
@@ -270,13 +271,24 @@ def _by_number_and_coefficient(
     # divide by 1 besides
     of_ranks = facts.averaged and 1 < facts.run.world_size == constant
     if near(k) and (undivided or (of_ranks and reductions(objective) == {"mean"})):
-        evidence += OF_RANKS if of_ranks else ""
+        evidence += OF_RANKS if of_ranks else _as_division(constant, k)
         named = Diagnosis("missing", "", objective, k, constant, evidence)
         return _if_consistent(facts, past, named, lambda n: n * constant)
     if near(1 / k) and len(losses) != k and not is_undivided_alone(objective):
         named = Diagnosis("double", "", objective, 1 / k, constant, evidence)
         return _if_consistent(facts, past, named, lambda n: constant / n)
     return None
+
+
+def _as_division(constant: float, k: int) -> str:
+    """What a constant means that may be the division itself, by another number than K."""
+    divisor = round(1 / constant)
+    if divisor < 2 or not Near(constant, WEIGHT)(1 / divisor):
+        return ""
+    return (
+        f". If it is the division by K, that is one by {divisor}, and the gradient is "
+        f"{significant(k / divisor)} times too large"
+    )
 
 
 def _tokens_by_index(objective: Objective) -> set[float]:

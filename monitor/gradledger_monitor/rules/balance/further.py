@@ -6,6 +6,7 @@ normalised over its micro-batch, and added on each of K, has a balance of K time
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from gradledger_monitor.model.numbers import number
@@ -26,6 +27,8 @@ from gradledger_monitor.rules.balance.evidence import (
     whole_weights,
 )
 from gradledger_monitor.rules.balance.patterns import Closed
+
+FEWEST_DIVIDED = 3
 
 
 def is_added_by_every_rank(facts: StepFacts, objective: Objective) -> bool:
@@ -75,6 +78,9 @@ def is_undivided(facts: StepFacts, objective: Objective) -> bool:
     coefficient, outer = coefficients.pop(), _outer_constant(objective)
     if _is_plain_mean(facts, objective):
         return True
+    if _has_divisors_without_k(facts, objective, k):
+        alone = coefficient is None or coefficient == outer
+        return alone and is_undivided_coefficient(outer, k, beside=True)
     if _is_sum_of_means(objective, facts.tolerance):
         may_contain = coefficient is not None and is_round(coefficient * k)
         return not may_contain and not _may_be_share(outer, k)
@@ -86,10 +92,60 @@ def is_undivided(facts: StepFacts, objective: Objective) -> bool:
     return is_undivided_coefficient(outer, k, beside) and rest_is_formula
 
 
+def _has_divisors_without_k(facts: StepFacts, objective: Objective, k: int) -> bool:
+    """Whether K divides the main loss, and other constants than K divide this one.
+
+    What divides a sum may be the count of the window.
+    """
+    means = all(_is_mean(term) or term.loss_term.penalty for term in objective.terms)
+    if not means:
+        return False
+    for term in objective.terms:
+        divisors = _divisors(term)
+        whole = divisors and not any(divisor % 1 for divisor in divisors)
+        if not whole or any(d % k == 0 for d in (*divisors, math.prod(divisors))):
+            return False  # K is in it; or 0, of which nothing is known; or a value of the data
+    return all(k in _divisors(term) for term in facts.objectives[0].terms)
+
+
+def _is_mean(term: WeightedTerm) -> bool:
+    loss = term.loss_term
+    return loss.reduction == "mean" or loss.kind.startswith("MeanBackward")
+
+
+def _divisors(term: WeightedTerm) -> list[float]:
+    return [number(divisor) or 0.0 for divisor in term.loss_term.divisors]
+
+
 def _is_divided_beside(facts: StepFacts, objective: Objective) -> bool:
     """Whether a division is written for the main loss, and none for this one."""
     main = [term.loss_term.undivided for term in facts.objectives[0].terms]
     return objective.is_undivided and all(undivided is False for undivided in main)
+
+
+def is_divided_twice(facts: StepFacts, objective: Objective) -> bool:
+    """Whether K divides a further objective twice, and the main one once.
+
+    One of the two may be a count of the loss, such as the number of layers; if a count of its
+    elements is K, it is. A division by 2 is an average of two more often.
+    """
+    k = facts.micro_batches_of(objective)
+    if k < FEWEST_DIVIDED or k == facts.run.world_size:
+        return False
+
+    def divides(of: Objective, times: int) -> bool:
+        return all(_divisors(term).count(k) == times for term in of.terms)
+
+    return (
+        divides(objective, 2)
+        and divides(facts.objectives[0], 1)
+        and not any(_may_cancel(term, k) or k in _shape(term) for term in objective.terms)
+    )
+
+
+def _shape(term: WeightedTerm) -> tuple[int | None, ...]:
+    loss = term.loss_term
+    return loss.rows, loss.samples, loss.positions, loss.size
 
 
 def window_of_the_same_weight(

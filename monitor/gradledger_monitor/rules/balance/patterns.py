@@ -22,6 +22,7 @@ Pattern = Literal[
     "term_padding",  # a further objective is divided by all positions, ignored ones too
     "term_world",  # B of a penalty is R times its coefficient: every rank adds it
     "double",  # B = 1/K
+    "term_double",  # K divides a further objective twice, or it is a count of the objective, too
     "partial",  # B = k/K in a short or long window
     "partial_before",  # a fair window, which shows that B = k/K in the windows before it
     "world",  # B = R or 1/R

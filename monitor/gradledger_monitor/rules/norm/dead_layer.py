@@ -27,7 +27,7 @@ class DeadLayer(Rule):
     **What it sees**
 
     Layers that require a gradient and had none, or one of exactly 0, at every sampled step of the
-    run, 30 or more, on all ranks, while at least one other layer has a gradient.
+    run, 20 or more, on all ranks, while at least one other layer has a gradient.
 
     **Why it matters**
 
@@ -59,7 +59,7 @@ class DeadLayer(Rule):
     """
 
     points_at = ("backward", "step")
-    needed = Parameter(30, "sampled steps at each of which a layer has no gradient")
+    needed = Parameter(20, "sampled steps at each of which a layer has no gradient")
 
     def evaluate(self, window: Window) -> Outcome:
         """The layers, at one of the few steps that measure them."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 
 from gradledger_monitor.model.findings import Outcome
+from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.rules.gradient_scale_effects import constant_factor_effect
 from gradledger_monitor.rules.number_text import significant
+from gradledger_monitor.rules.objective_names import objective_name
 from gradledger_monitor.rules.reduction.common import (
     BALANCE_OFF,
     balance,
@@ -22,6 +24,9 @@ from gradledger_monitor.rules.rule import OK, Rule, Window, finding
 FIX = ONE_DIVISION["plain"]
 
 
+FIX_OF_ONE = "# divide this loss term as the others: by K once"
+
+
 class DoubleDivision(Rule):
     """The loss is divided by K twice.
 
@@ -29,7 +34,8 @@ class DoubleDivision(Rule):
 
     The balance of the window is 1/K instead of 1; in a short window of k micro-batches, k/K
     squared. Or it is 1/K times the constant that the loss is multiplied by; if that is not known,
-    windows of different K show it.
+    windows of different K show it. Of several losses, K divides a further one twice and the main
+    one once: that is information, because one of the divisors may be a count of the further loss.
 
     **Why it matters**
 
@@ -46,7 +52,7 @@ class DoubleDivision(Rule):
     **When it is silent**
 
     K = 1; the run declares the factor with ``scale=``; a constant multiplier of the loss
-    explains the factor.
+    explains the factor; of a further loss, K = 2, or a count of its elements is K.
 
     **Incidents**
 
@@ -57,9 +63,11 @@ class DoubleDivision(Rule):
     precondition = BALANCE_OFF
 
     def evaluate(self, window: Window) -> Outcome:
-        """B = 1/K."""
+        """B = 1/K, or K divides a further objective once more than the main one."""
         if not shows(window, "double"):
-            return OK
+            twice = (d.objective for d in window.diagnoses if d.pattern == "term_double")
+            objective = next(twice, None)
+            return OK if objective is None else _of_one(window, objective)
         k, ratio = micro_batches(window), window.balance.ratio
         divisor = round(math.sqrt(k / ratio))  # K; a short window holds fewer micro-batches
         share = f"1/{k}" if k == divisor else f"{k}/{divisor**2}"
@@ -75,3 +83,18 @@ class DoubleDivision(Rule):
             micro_batches=k,
             factor=ratio,
         )
+
+
+def _of_one(window: Window, objective: Objective) -> Outcome:
+    k, objectives = window.facts.micro_batches_of(objective), window.facts.objectives
+    name, main = objective_name(objective, objectives), objective_name(objectives[0], objectives)
+    return finding(
+        "info",
+        f"The {name} is divided by K = {k} twice, or by a count that is {k}, too",
+        f"The {main} is divided by {k} once, and the {name} twice. If one of its divisors is a "
+        "number of layers, heads or outputs, nothing is wrong. If both are K, its weight is "
+        f"1/{k} of its coefficient.",
+        FIX_OF_ONE,
+        objective=name,
+        micro_batches=k,
+    )
