@@ -1338,3 +1338,25 @@ def test_a_loss_whose_own_count_is_k_is_not_divided_twice() -> None:
     assert divided_by([4.0], [4.0, 4.0], rows=4).pattern == "coefficient"
     assert divided_by([2.0], [2.0, 2.0], k=2).pattern == "coefficient"
     assert divided_by([3.0], [3.0, 3.0], k=3).pattern == "term_double"
+
+
+@pytest.mark.parametrize(
+    ("divisors", "pattern", "balance"),
+    [
+        ([64.0], "fair", 1.0),  # the rows of this rank: DDP averages
+        ([128.0], "world", 0.5),  # the rows of all ranks, and averaged again
+        ([2.0, 64.0], "coefficient", 0.5),  # half a squared error
+        ([16.0, 8.0], "pending", 10.0),  # 20 numbers in each row; what 8 is, is not known
+    ],
+)
+def test_a_count_of_all_ranks_that_divides_a_loss_shows_its_unit(
+    divisors: list[float], pattern: str, balance: float
+) -> None:
+    """A squared error that is added up over 20 numbers, and divided by a number of samples."""
+    weight, shape = 1 / math.prod(divisors), {"size": 320, "rows": 16, "positions": 16}
+    loss = dataclasses.replace(term(320, weight, "none"), kind="MseLossBackward0", **shape)
+    window = record([dataclasses.replace(loss, divisors=divisors)] * 4, sync="averaged")
+    step = facts(window, window)
+    past = [Closed.of(step, first(step))]
+    assert step.objectives[0].ledger.balance == pytest.approx(balance)
+    assert first(step, past).pattern == pattern

@@ -24,6 +24,7 @@ from gradledger_monitor.model.readings import (
     COUNTED,
     Reading,
     WeightedTerm,
+    is_divided_by_its_count,
     is_fair_but_for_a_constant,
     is_of_labels,
     is_off_by_k,
@@ -244,7 +245,8 @@ def _objective(
     1. the first fair reading: if the contract holds in one unit, the objective is right;
     2. else the first that is fair but for a constant in front of the loss, as the square of the
        temperature of a distillation; or in which the loss of each micro-batch is a mean, but for
-       K or 1/K; or a mean over the tokens with a weight, if the loss weighs them;
+       K or 1/K; or whose count of all ranks divides it; or a mean over the tokens with a weight,
+       if the loss weighs them;
     3. else the first even one in tokens or class weights: only its divisor is wrong; of utterances
        and labels that with the nearest balance;
     4. else, and if the loss itself weighs its tokens, the first.
@@ -265,8 +267,11 @@ def _objective(
     units = [r for r in unfair if not r.of_part and not (inside and r.unit == "tokens")]
     weighted = [r for r in units if is_fair_but_for_a_constant(r, tolerance, scale)]
     off_by_k = (r for r in units if is_off_by_k(r, tolerance, scale))
+    by_count = filter(is_divided_by_its_count, units)
     readings = (Objective(name, terms, r, inside) for r in units)
     means = [o for o in readings if o.is_mean_of_counted(tolerance)]
     if means:
         return means[0]
-    return Objective(name, terms, next(chain(weighted, off_by_k, even), unfair[0]), inside)
+    return Objective(
+        name, terms, next(chain(weighted, off_by_k, by_count, even), unfair[0]), inside
+    )

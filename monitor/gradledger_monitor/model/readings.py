@@ -116,6 +116,17 @@ def is_off_by_k(reading: Reading, tolerance: float, scale: float | None) -> bool
     return any(abs(reading.ledger.balance / scale / n - 1) <= tolerance for n in (k, 1 / k))
 
 
+def is_divided_by_its_count(reading: Reading) -> bool:
+    """Whether the loop divides every term by what all ranks hold of this unit, or each rank.
+
+    That shows the unit, whatever the ranks make of the quotient.
+    """
+    count, ranks = reading.ledger.tokens, len({line.rank for line in reading.ledger.lines})
+    counts = {count, count / ranks}
+    divisors = (map(number, term.loss_term.divisors) for term in reading.terms)
+    return ranks > 1 and all(not counts.isdisjoint(of_term) for of_term in divisors)
+
+
 def _is_off_in_labels(reading: Reading, tolerance: float, scale: float | None) -> bool:
     """Whether the balance in labels is right, or off by K, by the ranks, or by both."""
     k, ranks = reading.micro_batches, len({line.rank for line in reading.ledger.lines})

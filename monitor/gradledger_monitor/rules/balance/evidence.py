@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from gradledger_monitor.model.losses.term_weights import differ
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.objectives import Objective
-from gradledger_monitor.model.readings import WeightedTerm
+from gradledger_monitor.model.readings import WeightedTerm, is_divided_by_its_count
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.token_ledger import total
 from gradledger_monitor.model.tolerances import WEIGHT
@@ -374,9 +374,16 @@ def _divides_by_k_again(facts: StepFacts, coefficient: float) -> bool:
 
 
 def is_half_squared_error(facts: StepFacts, objective: Objective, balance: float) -> bool:
-    """Half the mean squared error, as textbooks write it; the half may also be 1/K or 1/R."""
-    kinds = {term.loss_term.kind for term in objective.terms}
-    return kinds == {"MseLossBackward0"} and Near(balance, facts.tolerance)(0.5)
+    """Half the mean squared error, as textbooks write it; the half may also be 1/K or 1/R.
+
+    It is no half of the author if his divisors are known, and none of them is 2.
+    """
+    terms = [term.loss_term for term in objective.terms]
+    if any(term.kind != "MseLossBackward0" for term in terms):
+        return False
+    halved = any(2 in term.divisors or term.coefficient is not None for term in terms)
+    shown = is_divided_by_its_count(objective.reading) and not halved
+    return not shown and Near(balance, facts.tolerance)(0.5)
 
 
 def is_one_divided_cross_entropy(objective: Objective) -> bool:
