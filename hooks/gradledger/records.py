@@ -320,6 +320,8 @@ class StepRecord:
     skipped: bool = False  # the GradScaler found a non-finite gradient and did not step
     closure: bool = False  # its backwards ran inside ``step(closure)``
     accumulating: bool = False  # Accelerate states that the window has not ended
+    # an optimizer (its number) that stepped on each micro-batch of this window alone
+    stepped_each: int | None = None
     left_open: LeftOpen | None = None  # the process ended, and no step was taken
     half_precision: bool = False  # loss and weights have fp16 or bf16 rounding errors
     by_hand: bool = False  # no optimizer of PyTorch made the update; its gradient may be gone

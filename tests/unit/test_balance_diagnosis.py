@@ -1295,7 +1295,9 @@ def test_a_loss_of_each_sample_shows_that_a_further_one_is_not_divided() -> None
     assert "number of samples" in finding.summary
 
 
-def divided_by(main: Sequence[float], aux: Sequence[float], k: int = 4, **changes: Any) -> Diagnosis:
+def divided_by(
+    main: Sequence[float], aux: Sequence[float], k: int = 4, **changes: Any
+) -> Diagnosis:
     """The diagnosis of a penalty on activations, beside a right loss."""
     step = with_aux(
         0.1, k, undivided=not aux, weight=0.1 / 8 / math.prod(d or 1 for d in aux), **changes

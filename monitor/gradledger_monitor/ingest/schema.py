@@ -267,6 +267,7 @@ class StepRecord(Struct, gc=False, kw_only=True, omit_defaults=True, tag="step")
     skipped: bool = False
     closure: bool = False
     accumulating: bool = False
+    stepped_each: Count | None = None
     left_open: LeftOpen | None = None
     half_precision: bool = False
     by_hand: bool = False

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from gradledger_monitor.model.findings import Outcome
+from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.reduction.common import (
-    BALANCE_OFF,
     balance,
     factor,
+    no_mistake,
     of_declared,
     shows,
 )
-from gradledger_monitor.rules.rule import OK, Rule, Window, finding
+from gradledger_monitor.rules.rule import OK, Precondition, Rule, Window, finding
 
 FIX = """\
 loss.backward()                      # divided for the accumulation, as before
@@ -25,6 +26,20 @@ optimizer = accelerator.prepare(optimizer)"""
 NOT_PREPARED = " Accelerate accumulates meanwhile: the optimizer was not prepared."
 
 
+FIX_OF_OTHER = """\
+if (i + 1) % K == 0:                 # all optimizers of this loss, at the end of the window
+    for optimizer in optimizers:
+        optimizer.step()
+        optimizer.zero_grad()"""
+
+
+def _unmet(window: Window) -> Outcome | None:
+    return no_mistake(window) if window.facts.record.stepped_each is None else None
+
+
+OFF_OR_BESIDE = Precondition("the balance is off, or another optimizer steps more often", _unmet)
+
+
 class StepEveryMicrobatch(Rule):
     """The loss is divided for accumulation, but the optimizer steps after every micro-batch.
 
@@ -32,7 +47,8 @@ class StepEveryMicrobatch(Rule):
 
     Windows of one micro-batch with a balance of 1/m, for the same whole number m in every
     window whose balance is wrong. The loss is a cross entropy with one division; or Accelerate
-    states at such a step that the window has not ended.
+    states at such a step that the window has not ended. Or another optimizer accumulates the same
+    micro-batches, and is right: the loss is normalised for its windows.
 
     **Why it matters**
 
@@ -54,10 +70,13 @@ class StepEveryMicrobatch(Rule):
     """
 
     points_at = ("step",)
-    precondition = BALANCE_OFF
+    precondition = OFF_OR_BESIDE
 
     def evaluate(self, window: Window) -> Outcome:
-        """K = 1 and B = 1/m, in two windows."""
+        """K = 1 and B = 1/m, in two windows; or another optimizer has such windows."""
+        other = window.facts.record.stepped_each
+        if other is not None and shows(window, "fair"):
+            return _of_other(window.facts, other)
         if not shows(window, "early_step", "unprepared"):
             return OK
         m, unprepared = round(1 / factor(window)), shows(window, "unprepared")
@@ -72,3 +91,18 @@ class StepEveryMicrobatch(Rule):
             micro_batches=1,
             intended_micro_batches=m,
         )
+
+
+def _of_other(facts: StepFacts, other: int) -> Outcome:
+    k, fast = facts.micro_batches, facts.run.optimizer_label(other)
+    return finding(
+        "warning",
+        f"{fast} steps after 1 micro-batch instead of {k}",
+        f"{facts.optimizer_name} accumulates {k} micro-batches, whose loss is normalised for all "
+        f"of them. {fast} steps on each of them alone, so its gradient has 1/{k} of the weight "
+        "that one micro-batch needs.",
+        FIX_OF_OTHER,
+        optimizer=other,
+        micro_batches=1,
+        intended_micro_batches=k,
+    )

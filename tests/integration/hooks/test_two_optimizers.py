@@ -1,0 +1,48 @@
+"""Two optimizers of one loss, of which one steps more often than the other."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from helpers.training import accused, cross_entropy, recording, tiny_model, windows
+
+EARLY = "loop.step_every_microbatch"
+
+
+def train(when: str) -> dict[str, int]:
+    """What is reported if the optimizer of the second half steps at these moments."""
+    net = tiny_model()
+    with recording() as recorded:
+        parameters = list(net.parameters())
+        slow = torch.optim.SGD(parameters[:-1], lr=0.01)
+        fast = torch.optim.SGD(parameters[-1:], lr=0.01)
+        for window in windows(6, lengths=[((6, 6),) * 4]):
+            for number, batch in enumerate(window):
+                if when == "alternately":  # the gradient that the slow one's loss leaves is dropped
+                    fast.zero_grad()
+                    cross_entropy(net, batch).backward(inputs=parameters[-1:])
+                    fast.step()
+                    fast.zero_grad()
+                (cross_entropy(net, batch) / 4).backward()
+                last = number == 3
+                if last and when == "slow first":
+                    slow.step()
+                    slow.zero_grad()
+                if when in ("fast first", "slow first") or (last and when == "together"):
+                    fast.step()
+                    fast.zero_grad()
+                if last and when != "slow first":
+                    slow.step()
+                    slow.zero_grad()
+    return accused(recorded.evaluation(optimizers=["SGD", "SGD"]))
+
+
+@pytest.mark.parametrize("when", ["fast first", "slow first"])
+def test_an_optimizer_that_steps_on_each_micro_batch_of_another_is_named(when: str) -> None:
+    assert EARLY in train(when)
+
+
+@pytest.mark.parametrize("when", ["together", "alternately"])
+def test_optimizers_that_step_together_or_on_other_losses_are_left_alone(when: str) -> None:
+    assert EARLY not in train(when)
