@@ -1362,3 +1362,19 @@ def test_a_count_of_all_ranks_that_divides_a_loss_shows_its_unit(
     past = [Closed.of(step, first(step))]
     assert step.objectives[0].ledger.balance == pytest.approx(balance)
     assert first(step, past).pattern == pattern
+
+
+@pytest.mark.parametrize(("share", "pattern"), [(1.0, "coefficient"), (2.0, "pending")])
+def test_a_task_that_some_micro_batches_have_alone_has_their_share_of_the_window(
+    share: float, pattern: str
+) -> None:
+    """One task is drawn for each micro-batch, and K divides its mean."""
+
+    def of(kind: str, weight: float, coefficient: float | None = None) -> Term:
+        return dataclasses.replace(term(10, weight / 40, coefficient=coefficient), kind=kind)
+
+    classes, values = of("NllLossBackward0", share), of("MseLossBackward0", 0.25, 0.25)
+    drawn = facts(record([classes, values, classes, classes]))
+    assert first(drawn).pattern == pattern
+    both = facts(record([[classes, values], [classes, classes], [classes], [classes]]))
+    assert first(both).pattern != "coefficient"

@@ -513,3 +513,12 @@ def test_an_optimizer_that_steps_while_accelerate_accumulates_was_not_prepared()
 
     assert "the optimizer was not prepared" in named((True, True, True, False))
     assert named((False, False, False, False)) == ""
+
+
+def test_micro_batches_after_which_the_parameters_changed_were_not_discarded() -> None:
+    """An optimizer that accumulates by itself updates them in another method than its step."""
+    for changed, reported in ((False, True), (True, False)):
+        sent = record([term(10, 1 / 40)] * 4, 2)
+        sent.micro_batches[2].fresh, sent.micro_batches[2].parameters_changed = True, changed
+        finding = finding_of("loop.discarded_microbatches", begun(1), facts(sent))
+        assert (finding is not None) == reported

@@ -177,3 +177,8 @@ def local_part(tensor: Any) -> Any:
         return tensor
     shard = getattr(tensor, "_local_tensor", None)
     return tensor.detach().to_local() if shard is None else shard
+
+
+def has_readable_grad(parameter: Any) -> bool:
+    """PyTorch warns if ``.grad`` of a tensor that is no leaf is read."""
+    return bool(parameter.is_leaf) and is_plain(local_part(parameter))

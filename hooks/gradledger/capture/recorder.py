@@ -365,7 +365,7 @@ class Recorder:
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         window = self.windows.window_of(optimizer)
         window.applying = False
-        if not ends_step(window) or window.inner:
+        if not ends_step(window, optimizer, self._stepping) or window.inner:
             return
         if self._skipped is not None:
             self._skip_step(window, self._skipped)

@@ -46,7 +46,7 @@ from gradledger.capture.async_copy import Deferred, values_soon
 from gradledger.capture.backwards import Backwards, is_alive
 from gradledger.capture.code.call_sites import CalledFrom
 from gradledger.capture.gradient_probe import GradientProbe, copy_coordinates, spread
-from gradledger.capture.isolation import is_abstract, is_plain, local_part
+from gradledger.capture.isolation import has_readable_grad, is_abstract, local_part
 from gradledger.capture.open_parts import OpenEvent, OpenUnfinished, Schedule, stepping_on_each
 from gradledger.capture.open_records import CountedMicroBatch, OpenMicroBatch, OpenStep
 from gradledger.records import Op
@@ -101,6 +101,8 @@ class OptimizerWindow:
         self.continued = False  # this call is not the first of them
         self.calls = 0  # of its step that have begun and not ended
         self.outer_calls = 0  # of these, which only contain the one that updates the parameters
+        self.may_idle: bool | None = None  # its step may leave the parameters as they are
+        self.versions_at_step: list[int] = []  # of the probed parameters, if so
         self.hidden_gradients = False  # gradients of the last backward are outside ``.grad``
         self.counted_number = 0  # of the micro-batch that was counted while it still ran
         self.largest = 0  # micro-batches of a window that was closed
@@ -138,7 +140,7 @@ class OptimizerWindow:
     def choose_probed(self, parameters: list[Any]) -> None:
         """Choose from parameters of the optimizer. Repeated at each backward until one can be
         read."""
-        readable = [p for p in parameters if p.requires_grad and _has_readable_grad(p)]
+        readable = [p for p in parameters if p.requires_grad and has_readable_grad(p)]
         self._probed = list(map(weakref.ref, spread(readable)))
 
     def is_abstract(self) -> bool:
@@ -149,7 +151,7 @@ class OptimizerWindow:
     def is_unreadable(self) -> bool:
         """Whether the optimizer has parameters, and none that can be read."""
         parameters = [] if self._probed else self.parameters()
-        return bool(parameters) and not any(map(_has_readable_grad, parameters))
+        return bool(parameters) and not any(map(has_readable_grad, parameters))
 
     def _release(self, _: Any) -> None:
         """The script has dropped the optimizer: drop every reference to the script's objects."""
@@ -176,8 +178,8 @@ class OptimizerWindow:
         elif marks != self.marks or not self.micro_batches:
             # Something wrote to the gradients: the values decide. The first backward of a window
             # finds the gradients of the last one only if they were cleared past their version, by
-            # ``.grad.data.zero_()``, or not at all.
-            self.fresh, self.sample_before = None, self.sample()
+            # ``.grad.data.zero_()``, or not at all. A resume may restore those of the first window.
+            self.fresh, self.sample_before = None, self.sample() if self.fed else None
         self.marks = marks
 
     def end_backward(self, hidden: Set[int] = frozenset()) -> bool:
@@ -198,6 +200,10 @@ class OptimizerWindow:
         gradients = [p.grad for p in self.probed_parameters]
         return [ABSENT if g is None else (id(g), _version(g)) for g in gradients]
 
+    def read_versions(self) -> list[int]:
+        """The versions of the probed parameters now."""
+        return list(map(_version, self.probed_parameters))
+
     def sample(self) -> Deferred | None:
         """A few coordinates of the current gradients."""
         return self.probe.copy(self.probed_parameters)
@@ -207,7 +213,7 @@ class OptimizerWindow:
         self.fed, self.starved = True, False
         if not self.micro_batches:
             self.initial = None if self.steps else copy_coordinates(self.probed_parameters)
-        before, self.versions = self.versions, list(map(_version, self.probed_parameters))
+        before, self.versions = self.versions, self.read_versions()
         if len(self.micro_batches) < MAX_OPEN_MICRO_BATCHES:
             counted = CountedMicroBatch(micro_batch, self.fresh, self.sample_before)
             moved = sum(a != b for a, b in zip(before, self.versions, strict=False))
@@ -239,7 +245,7 @@ class OptimizerWindow:
             return False
         probed = self.probed_parameters
         updated = any(counted.changed for counted in self.micro_batches)
-        if not probed or updated or list(map(_version, probed)) != self.versions:
+        if not probed or updated or self.read_versions() != self.versions:
             return False
         if self.initial is None:
             return True
@@ -287,11 +293,6 @@ def _version(gradient: Any) -> int:
     version: int = gradient._version
     part = local_part(gradient)
     return version if part is gradient else version + part._version
-
-
-def _has_readable_grad(parameter: Any) -> bool:
-    """PyTorch warns if ``.grad`` of a tensor that is no leaf is read."""
-    return bool(parameter.is_leaf) and is_plain(local_part(parameter))
 
 
 class OpenWindows:

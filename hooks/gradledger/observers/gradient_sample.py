@@ -21,6 +21,7 @@ from gradledger.observers.local_gradients import are_hooked
 if TYPE_CHECKING:
     from gradledger.capture.windows import OptimizerWindow
 
+OWN_STEP = "the optimizer may change the gradients in its step, before that of its base class"
 HOOKED = "hooks of the sampled parameters may scale their gradients before these are sampled"
 
 
@@ -56,6 +57,8 @@ class GradientSample(Observer):
         # otherwise the sample after backward shows what hooks do
         if not step.fields.get("before_hooks") and are_hooked(window.probed_parameters):
             step.hooked = HOOKED
+        if window.may_idle and not window.outer_calls:
+            step.hooked = OWN_STEP
         if step.micro_batches:
             last = step.micro_batches[-1]
             if last.sample_after is None and last.micro_batch.number == window.counted_number:

@@ -3,12 +3,15 @@
 DeepSpeed's ZeRO puts flat shards into ``param_groups``, moves every gradient into its own buffers
 and clears ``.grad``. That looks like a loop that zeroes the gradients of each micro-batch, and is
 none. It also calls the optimizer once for each group of parameters: one step, in parts. Horovod's
-optimizer calls the step of its base class in its own: one step, in two calls.
+optimizer calls the step of its base class in its own: one step, in two calls. One that accumulates
+by itself does so in every K-th call: the others are none.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import MutableMapping
+from inspect import unwrap
 from typing import TYPE_CHECKING, Any
 
 from gradledger.capture.open_records import OpenStep
@@ -37,17 +40,58 @@ def begins_step(window: OptimizerWindow, optimizer: Any) -> bool:
     """
     window.continued = _continues_step(window)
     window.calls += 1
+    if window.may_idle is None:
+        window.may_idle = _calls_base_step(type(optimizer))
+    if window.may_idle and window.calls == 1:
+        window.versions_at_step = window.read_versions()
     if window.calls > window.outer_calls + 1 and _hooked_steps(optimizer) > 1:
         window.outer_calls, window.partial = window.calls - 1, True
         return False
     return not window.continued and window.calls > window.outer_calls
 
 
-def ends_step(window: OptimizerWindow) -> bool:
-    """Whether the call that ends has updated the parameters."""
+def ends_step(
+    window: OptimizerWindow, optimizer: Any, stepping: MutableMapping[int, OpenStep]
+) -> bool:
+    """Whether the call that ends has updated the parameters.
+
+    An optimizer that accumulates by itself calls the step of its base class in every K-th call
+    only: in the others the window goes on. ``stepping`` has the open steps.
+    """
     contained = window.calls <= window.outer_calls
     window.calls = max(window.calls - 1, 0)
-    return not window.continued and not contained
+    if window.continued or contained:
+        return False
+    if not window.versions_at_step or window.read_versions() != window.versions_at_step:
+        return True
+    step = stepping.pop(id(optimizer), None)
+    window.stepping = False
+    if step is not None:
+        _reopen(window, step)
+    return False
+
+
+def _reopen(window: OptimizerWindow, step: OpenStep) -> None:
+    """Undo that the window was closed: the loop goes on to accumulate."""
+    for counted in step.micro_batches:
+        counted.micro_batch.stepped_by.pop(step.optimizer, None)
+    window.micro_batches = step.micro_batches + window.micro_batches
+    window.events, window.steps = step.events + window.events, window.steps - 1
+    window.sample_at_last_step = step.sample_at_last_step
+
+
+def _calls_base_step(of: type) -> bool:
+    """Whether a class overrides the step of one of PyTorch's optimizers, and calls that, too.
+
+    PyTorch's own change the versions of the parameters; others may write past them.
+    """
+    for each in of.__mro__:
+        if each.__module__.startswith("torch.optim"):
+            return False
+        codes = (getattr(unwrap(f), "__code__", None) for f in vars(each).values() if callable(f))
+        if any(code is not None and {"super", "step"} <= {*code.co_names} for code in codes):
+            return any(base.__module__.startswith("torch.optim.") for base in of.__mro__[1:-2])
+    return False
 
 
 def _hooked_steps(optimizer: Any) -> int:

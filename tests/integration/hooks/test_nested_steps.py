@@ -106,3 +106,50 @@ def test_a_step_that_raises_is_not_taken_for_an_outer_one() -> None:
             optimizer.zero_grad()
     assert torch.optim.SGD.step is wrapped
     assert {step.step for step in recorded.records()} >= {1, 3, 4}
+
+
+class Accumulating(torch.optim.Adadelta):
+    """Steps in every fourth call; a call of ``zero_grad`` in between does nothing."""
+
+    calls = 0
+
+    def step(self, closure: Any = None) -> None:
+        self.calls += 1
+        if self.calls == 4:
+            divide_by_k(self)
+            self.apply()
+
+    def apply(self) -> None:
+        super().step()
+        self.calls = 0
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        if not self.calls:
+            super().zero_grad(set_to_none)
+
+
+@pytest.mark.parametrize("skips", [False, True])
+@pytest.mark.parametrize("hooked", [False, True])
+def test_an_optimizer_that_accumulates_by_itself_steps_where_it_updates(
+    skips: bool, hooked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PyTorch calls the hooks in the step of the base class once an instance of it exists."""
+    monkeypatch.setattr(torch.optim.Adadelta, "step", torch.optim.Adadelta.step)
+    net = tiny_model()
+    if hooked:
+        torch.optim.Adadelta(net.parameters())
+    sampler = StepSampler(1e-12, first_steps=2, burst=1, longest_period=2) if skips else None
+    with recording(step_sampler=sampler) as recorded:
+        optimizer = Accumulating(net.parameters(), lr=0.01)
+        for window in windows(STEPS, lengths=[((6, 6),) * 4]):
+            for batch in window:
+                cross_entropy(net, batch).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+    steps = recorded.records()
+    assert {len(step.micro_batches) for step in steps} == {4}
+    assert {step.step for step in steps} >= ({2, 3, 5} if skips else set(range(2, STEPS + 1)))
+    evaluation = recorded.evaluation(optimizers=["Accumulating"])
+    # without hooks, how its step changes the gradients before it applies them is not seen
+    verdict = "balanced" if hooked else "incomplete"
+    assert (accused(evaluation), evaluation.verdict) == ({}, verdict)

@@ -24,12 +24,18 @@ def train(when: str) -> dict[str, int]:
                     cross_entropy(net, batch).backward(inputs=parameters[-1:])
                     fast.step()
                     fast.zero_grad()
-                (cross_entropy(net, batch) / 4).backward()
+                (cross_entropy(net, batch) / (1 if when == "divided later" else 4)).backward()
                 last = number == 3
+                if last and when == "divided later":
+                    for parameter in parameters[:-1]:
+                        assert parameter.grad is not None
+                        parameter.grad /= 4
                 if last and when == "slow first":
                     slow.step()
                     slow.zero_grad()
-                if when in ("fast first", "slow first") or (last and when == "together"):
+                if when in ("fast first", "slow first", "divided later") or (
+                    last and when == "together"
+                ):
                     fast.step()
                     fast.zero_grad()
                 if last and when != "slow first":
@@ -43,6 +49,6 @@ def test_an_optimizer_that_steps_on_each_micro_batch_of_another_is_named(when: s
     assert EARLY in train(when)
 
 
-@pytest.mark.parametrize("when", ["together", "alternately"])
+@pytest.mark.parametrize("when", ["together", "alternately", "divided later"])
 def test_optimizers_that_step_together_or_on_other_losses_are_left_alone(when: str) -> None:
     assert EARLY not in train(when)

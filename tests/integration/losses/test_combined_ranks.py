@@ -60,7 +60,7 @@ ROWS = [
     ("never divided", 1, {WORLD: 1}, RANKS),
     ("never divided, K = R", 1, {WORLD: 1}, RANKS),
     ("divided twice", 1 / RANKS**2, {WORLD: 1}, 1 / RANKS),
-    ("K forgotten", 1 / RANKS, {"reduction.missing_division": 2}, 4),
+    ("K forgotten", 1 / RANKS, {"reduction.missing_division": 3}, 4),
     ("own count", 1 / RANKS, {UNEQUAL: 1}, 1),
     ("hook averages", 1 / RANKS, {}, 1),
     ("hook sums", 1, {WORLD: 1}, RANKS),

@@ -60,7 +60,8 @@ PARTS_OR_TASKS = "several losses add up to one mean: parts of one loss or separa
 def explain(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> Diagnosis:
     """The first explanation that fits; the order is that of the evidence, the strongest first.
 
-    1. Fair: B = 1. Or it would be, had no micro-batch been discarded (``_by_discarded``).
+    1. Fair: B = 1. Or it would be, had no micro-batch been discarded (``_by_discarded``), or had
+       each one the loss of this task (``_of_sampled_task``).
     2. Weights of single micro-batches (``_by_weights``). They separate what B alone does not: with
        2 tokens in 2 micro-batches, a plain sum has B = N = K = 2.
     3. The last fair window (``_partial``). It shows the K that the loop divides by. B = k/K of a
@@ -85,6 +86,7 @@ def explain(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> D
         return _fair(facts, objective, past)
     return (
         _by_discarded(facts, objective, balance)
+        or _of_sampled_task(facts, objective, balance)
         or _by_weights(facts, objective, past)
         or _partial(facts, objective, balance, past)
         or _by_ranks(facts, objective, balance, past)
@@ -118,6 +120,17 @@ def _by_discarded(facts: StepFacts, objective: Objective, balance: float) -> Dia
     if not lost or k == 1 or not Near(balance, facts.tolerance)(k / (k + lost)):
         return None
     return Diagnosis("unmeasured", DISCARDED, objective)
+
+
+def _of_sampled_task(facts: StepFacts, objective: Objective, balance: float) -> Diagnosis | None:
+    """B = k/K of a mean that is in k of K micro-batches, where each has the loss of one task."""
+    own, k = len({t.micro_batch for t in objective.terms}), facts.micro_batches
+    tasks = [len({t.micro_batch for t in each.terms}) for each in facts.objectives]
+    if own == k or len(tasks) == 1 or sum(tasks) != k or reductions(objective) != {"mean"}:
+        return None
+    constant = abs(common_coefficient(objective) or 1.0)
+    fair = Near(balance * k / own, facts.tolerance)(constant)
+    return Diagnosis("coefficient", objective=objective) if fair else None
 
 
 def _by_weights(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> Diagnosis | None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.ranks.topology import steps_along
-from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.unmeasured import NO_BACKWARD
 from gradledger_monitor.rules.ddp.common import SEVERAL_RANKS, names
+from gradledger_monitor.rules.definition import Parameter
 from gradledger_monitor.rules.reduction.fixes import TOKEN_MEAN, token_mean
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_applicable, not_measured
 
@@ -19,8 +19,7 @@ class UnevenMicrobatches(Rule):
 
     **What it sees**
 
-    K differs between the ranks, and the window does not fulfil the token-mean contract, or
-    could not be measured.
+    K differs between the ranks, and at least 1% of the gradient's weight is on the wrong tokens.
 
     **Why it matters**
 
@@ -35,9 +34,9 @@ class UnevenMicrobatches(Rule):
 
     **When it is silent**
 
-    All token weights are equal and the balance is right; a rank skipped the step; a rank without
-    any backward in a loop that combines the gradients itself, such as a parameter server, or with
-    ``ZeroRedundancyOptimizer`` in ``Join``.
+    All token weights are equal, or they could not be measured; a rank skipped the step; a rank
+    without any backward in a loop that combines the gradients itself, such as a parameter server,
+    or with ``ZeroRedundancyOptimizer`` in ``Join``.
 
     **Incidents**
 
@@ -46,6 +45,8 @@ class UnevenMicrobatches(Rule):
 
     points_at = ("backward", "loss")
     inhibits = ("reduction.*",)
+
+    least = Parameter(0.01, "misallocation below which unequal weights are left alone", most=1.0)
 
     precondition = SEVERAL_RANKS
 
@@ -64,20 +65,20 @@ class UnevenMicrobatches(Rule):
         if objective is not None and objective.reading.is_fair(facts.tolerance, scale):
             return OK
         few, many = min(counts.values()), max(counts.values())
-        if not few and facts.ledger is None and facts.record.wrapper is None:
-            idle = names([rank for rank, count in counts.items() if not count])
-            return not_measured(f"{idle}: {NO_BACKWARD}, which may be intended")
+        held = f"the ranks hold {few} to {many} micro-batches in this window"
+        if facts.ledger is None:
+            idle = [rank for rank, count in counts.items() if not count]
+            if idle:
+                return not_measured(f"{names(idle)}: {NO_BACKWARD}, which may be intended")
+            return not_measured(f"{held}, and the weights of their tokens are unknown")
+        if facts.ledger.misallocation < self.least:
+            return OK  # what the balance shows is reported by other rules
         return finding(
             "error",
             "The ranks accumulate different numbers of micro-batches",
-            f"The ranks hold {few} to {many} micro-batches in this window{_weights(facts)}.",
+            f"T{held[1:]}, and {facts.ledger.misallocation:.1%} of the gradient's weight is on the "
+            "wrong tokens.",
             token_mean(facts, facts.objective),
             micro_batches={str(rank): count for rank, count in list(counts.items())[:64]},
-            misallocation=None if facts.ledger is None else round(facts.ledger.misallocation, 6),
+            misallocation=round(facts.ledger.misallocation, 6),
         )
-
-
-def _weights(facts: StepFacts) -> str:
-    if facts.ledger is None:
-        return "; the token weights could not be measured"
-    return f", and {facts.ledger.misallocation:.1%} of the gradient's weight is on the wrong tokens"

@@ -49,8 +49,8 @@ class DiscardedMicrobatches(Rule):
 
     The same data run again (SAM); the loss or the norm was not finite, so that a guard
     discarded the gradients; more than one in eight windows hold a single micro-batch, so the loop
-    does not accumulate; the backward belongs to another optimizer; backwards before the first step,
-    which may measure gradients.
+    does not accumulate; the backward belongs to another optimizer; the parameters changed before
+    the gradients were zeroed; backwards before the first step, which may measure gradients.
 
     **Incidents**
 
@@ -77,7 +77,8 @@ class DiscardedMicrobatches(Rule):
             return OK
         if facts.moved_unknown is not None:
             return not_measured(facts.moved_unknown)
-        lost = [m for m in facts.discarded if _finite(m)]
+        applied = _applied_unseen(record)
+        lost = [m for m in facts.discarded if _finite(m) and m.number not in applied]
         if not lost or facts.step == 1:
             return OK
         tokens = round(sum(map(tokens_of, lost)))
@@ -91,6 +92,21 @@ class DiscardedMicrobatches(Rule):
             discarded_tokens=tokens,
             micro_batches=len(record.micro_batches),
         )
+
+
+def _applied_unseen(record: StepRecord) -> set[int]:
+    """Numbers of micro-batches between which and the zeroing the parameters changed.
+
+    An optimizer that accumulates by itself may update them in another method than its step.
+    """
+    held: list[int] = []
+    applied: set[int] = set()
+    for micro_batch in record.micro_batches:
+        if micro_batch.fresh:
+            applied |= set(held) if micro_batch.parameters_changed else set()
+            held = []
+        held.append(micro_batch.number)
+    return applied
 
 
 def _finite(micro_batch: MicroBatch) -> bool:

@@ -62,7 +62,8 @@ class StepEveryMicrobatch(Rule):
 
     **When it is silent**
 
-    One micro-batch and a balance of 1; a constant multiplier of the loss explains 1/m.
+    One micro-batch and a balance of 1; a constant multiplier of the loss explains 1/m; the loop
+    divides the gradients of the optimizer that accumulates, and not the loss.
 
     **Incidents**
 
@@ -76,7 +77,7 @@ class StepEveryMicrobatch(Rule):
         """K = 1 and B = 1/m, in two windows; or another optimizer has such windows."""
         other = window.facts.record.stepped_each
         if other is not None and shows(window, "fair"):
-            return _of_other(window.facts, other)
+            return _of_other(window.facts, other) if _is_divided(window) else OK
         if not shows(window, "early_step", "unprepared"):
             return OK
         m, unprepared = round(1 / factor(window)), shows(window, "unprepared")
@@ -91,6 +92,14 @@ class StepEveryMicrobatch(Rule):
             micro_batches=1,
             intended_micro_batches=m,
         )
+
+
+def _is_divided(window: Window) -> bool:
+    """Whether the loss is divided for the window, and not the gradients of this optimizer alone."""
+    facts, objective = window.facts, window.balance.objective
+    if objective is None or facts.micro_batches == 1 or facts.discarded:
+        return False
+    return all(abs(term.factor - 1) <= facts.tolerance for term in objective.terms)
 
 
 def _of_other(facts: StepFacts, other: int) -> Outcome:
