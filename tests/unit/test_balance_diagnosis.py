@@ -1160,6 +1160,7 @@ def test_a_constant_is_taken_out_of_a_balance_before_it_is_compared_with_k() -> 
     assert (double.pattern, double.ratio, double.constant) == ("double", 1 / 4, 16.0)
     by_two = first(times(0.5, 1.0, 8, undivided=True))
     assert by_two.evidence.endswith("is one by 2, and the gradient is 4 times too large")
+    assert "division" not in first(times(0.01, 1.0, 4, undivided=True)).evidence
     missing = first(times(0.3, 1.0, 4, undivided=True))
     assert (missing.pattern, missing.ratio, missing.constant) == ("missing", 4, 0.3)
     assert first(times(0.3, 4.0, 4)).pattern == "coefficient"

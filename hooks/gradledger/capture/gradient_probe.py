@@ -95,7 +95,7 @@ def _dense(gradient: Any) -> Any:
     columns = math.prod(values.shape[1:])
     if columns < _FEWEST:
         return gradient
-    weights = (rows * _GOLDEN) % 1.0 + 0.5
+    weights = (rows.float() * _GOLDEN) % 1.0 + 0.5
     return weights.to(values.dtype) @ values.reshape(len(rows), columns)
 
 

@@ -294,9 +294,9 @@ def _by_number_and_coefficient(
 
 
 def _as_division(constant: float, k: int) -> str:
-    """What a constant means that may be the division itself, by another number than K."""
+    """What a constant means that may be the division itself, by a smaller number than K."""
     divisor = round(1 / constant)
-    if divisor < 2 or not Near(constant, WEIGHT)(1 / divisor):
+    if not 2 <= divisor < k or not Near(constant, WEIGHT)(1 / divisor):
         return ""
     return (
         f". If it is the division by K, that is one by {divisor}, and the gradient is "
