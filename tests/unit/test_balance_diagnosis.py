@@ -1356,9 +1356,11 @@ def test_a_count_of_all_ranks_that_divides_a_loss_shows_its_unit(
     divisors: list[float], pattern: str, balance: float
 ) -> None:
     """A squared error that is added up over 20 numbers, and divided by a number of samples."""
-    weight, shape = 1 / math.prod(divisors), {"size": 320, "rows": 16, "positions": 16}
-    loss = dataclasses.replace(term(320, weight, "none"), kind="MseLossBackward0", **shape)
-    window = record([dataclasses.replace(loss, divisors=divisors)] * 4, sync="averaged")
+    shape: dict[str, Any] = {"size": 320, "rows": 16, "positions": 16, "divisors": divisors}
+    loss = term(320, 1 / math.prod(divisors), "none")
+    window = record(
+        [dataclasses.replace(loss, kind="MseLossBackward0", **shape)] * 4, sync="averaged"
+    )
     step = facts(window, window)
     past = [Closed.of(step, first(step))]
     assert step.objectives[0].ledger.balance == pytest.approx(balance)

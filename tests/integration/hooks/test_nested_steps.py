@@ -113,7 +113,7 @@ class Accumulating(torch.optim.Adadelta):
 
     calls = 0
 
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> Any:
         self.calls += 1
         if self.calls == 4:
             divide_by_k(self)

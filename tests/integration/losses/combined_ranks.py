@@ -70,6 +70,16 @@ def clipped(model: nn.Module) -> None:
     nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
 
 
+def clipped_before(limit: float) -> Combine:
+    """Each rank clips its own gradient, and then they are averaged."""
+
+    def combine(model: nn.Module) -> None:
+        nn.utils.clip_grad_norm_(model.parameters(), limit)
+        times(1 / RANKS)(model)
+
+    return combine
+
+
 def by_rank(model: nn.Module) -> None:
     """Every rank weighs its own gradient before the sum."""
     for gradient in gradients(model):
@@ -215,6 +225,8 @@ def rows(data: list[Batches]) -> dict[str, dict[str, Any]]:
         "summed": train(times(1), of_all(1), data),
         "flattened": train(flattened, fair, data),
         "clipped": train(clipped, fair, data),
+        "clipped before": train(clipped_before(1e-3), fair, data),
+        "not clipped before": train(clipped_before(1e3), fair, data),
         "never divided": train(times(1), fair, data),
         "never divided, K = R": train(times(1), fair, data, k=2),
         "divided twice": train(times(half / RANKS), fair, data),

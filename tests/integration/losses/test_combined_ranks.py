@@ -135,6 +135,16 @@ def test_clipping_what_was_combined_does_not_move_the_balance(ranks: list[RankRe
     assert (accused(evaluation), evaluation.verdict) == ({}, "balanced")
 
 
+def test_clipping_what_is_combined_afterwards_is_named(ranks: list[RankResults]) -> None:
+    (finding,) = (
+        f for f in judged(facts(ranks, "clipped before")).findings if f.severity != "info"
+    )
+    assert (finding.rule, finding.severity) == ("clip.local_norm", "warning")
+    assert len(set(finding.evidence["norms"])) == RANKS
+    unlimited = judged(facts(ranks, "not clipped before"))
+    assert (accused(unlimited), unlimited.verdict) == ({}, "balanced")
+
+
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
