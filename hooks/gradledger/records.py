@@ -89,7 +89,7 @@ class Term:
     weight_max: float | None = None
     class_weight: float | None = None  # sum of the class weights of the tokens, if any
     undivided: bool | None = None  # no division between the root of backward and this term
-    # what each of these divides by, that nearest to the root first; 0 of what is not read
+    # what each division in between divides by, that nearest to the root first; 0: it is not read
     divisors: list[float] = field(default_factory=list)
     coefficient: float | None = None  # product of constant factors between the root and this term
     outer_coefficient: float | None = None  # of several such factors, that nearest to the root

@@ -64,7 +64,7 @@ class GradientProbe:
         if ids != self._gradient_ids:
             if any(gradient.layout is torch.sparse_coo for gradient in gradients):
                 self.release()
-                return copy_coordinates(list(map(_dense, gradients)))
+                return copy_coordinates(list(map(_weighted_rows, gradients)))
             self._references = [weakref.ref(gradient, self._freed) for gradient in gradients]
             self._gradient_ids, self._views = ids, _views(gradients, COORDINATES)
         return _copy_views(self._views)
@@ -81,7 +81,7 @@ class GradientProbe:
             self.release()
 
 
-def _dense(gradient: Any) -> Any:
+def _weighted_rows(gradient: Any) -> Any:
     """A weighted sum over the rows of a sparse gradient; a dense one as it is.
 
     The order and the number of its entries differ between two micro-batches, so that no entry of

@@ -8,14 +8,11 @@ from __future__ import annotations
 import math
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from gradledger.capture import gradient_probe
 from gradledger.capture.async_copy import Deferred
 from gradledger.records import Event, LeftOpen, Op, Replaced, Scaler, StepRecord
-
-if TYPE_CHECKING:
-    from gradledger.capture.open_records import CountedMicroBatch
 
 NO_STEP = "the process ended before a step followed the backwards"
 
@@ -161,18 +158,3 @@ def left_open_record(step: Any) -> StepRecord:
     record.skipped, record.code = True, step.code()
     record.missing = dict.fromkeys(("post_factor", *step.facts), NO_STEP)
     return record
-
-
-def stepping_on_each(micro_batches: list[CountedMicroBatch], index: int) -> int | None:
-    """Another optimizer that has stepped on every micro-batch of this window alone.
-
-    ``index`` is that of the window's optimizer. On the last one the other may step after it.
-    """
-    held = micro_batches[:-1] if len(micro_batches) > 2 else micro_batches
-    if len(micro_batches) < 2:
-        return None
-    alone = (
-        {other for other, was_all in counted.micro_batch.stepped_by.items() if was_all}
-        for counted in held
-    )
-    return min(set.intersection(*alone) - {index}, default=None)

@@ -68,7 +68,7 @@ class OpenMicroBatch:
     has_grad_tensors: bool = False  # the caller passed gradients, and may write over them
     relayed: bool = False  # they are all that it started from: no loss
     targets: Deferred | None = None  # some of the loss's targets
-    stepped_by: dict[int, bool] = field(default_factory=dict)  # optimizers: was it all they had?
+    stepped_by: dict[int, bool] = field(default_factory=dict)  # optimizers: did they hold it alone
     # Parameters (by id) whose gradients FSDP accumulates outside ``.grad``.
     hidden_parameters: frozenset[int] = frozenset()
     # How FSDP2 combined the gradients of the ranks: see ``observers.fsdp2``.

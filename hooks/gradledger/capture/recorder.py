@@ -54,11 +54,11 @@ from gradledger.capture.optimizer_rounds import OptimizerRounds, SkippedRounds
 from gradledger.capture.step_sampling import StepSampler
 from gradledger.capture.updates_by_hand import GONE, UpdatesByHand
 from gradledger.capture.windows import OpenWindows, OptimizerWindow, has_closure
+from gradledger.observers.accumulation import Accumulation
 from gradledger.observers.base import Observers, Patch
 from gradledger.observers.batches.dataloaders import DataLoaders
 from gradledger.observers.clipping import Clipping
 from gradledger.observers.collectives import Collectives
-from gradledger.observers.declared_accumulation import DeclaredAccumulation
 from gradledger.observers.grad_scaler import GradScalerCalls
 from gradledger.observers.gradient_sample import GradientSample
 from gradledger.observers.graph_captures import GraphCaptures
@@ -66,7 +66,7 @@ from gradledger.observers.losses.loss_terms import LossTerms
 from gradledger.observers.lr_scheduler import LearningRates
 from gradledger.observers.norms.gradient_norm import GradientNorm
 from gradledger.observers.norms.layer_norms import LayerNorms
-from gradledger.observers.optimizer_buffers import begins_step, ends_step
+from gradledger.observers.optimizer_steps import begins_step, ends_step
 from gradledger.observers.parameter_updates import ModelAveraging, ParameterUpdates
 from gradledger.observers.pipeline_stages import PipelineStages
 from gradledger.observers.resumes import Resumes
@@ -115,7 +115,7 @@ class Recorder:
                 ZeroGradCalls(self.windows),
                 ModelAveraging(),
                 Resumes(self.windows),
-                DeclaredAccumulation(),
+                Accumulation(),
                 self.captures,
             ],
             self._lock,

@@ -47,7 +47,7 @@ from gradledger.capture.backwards import Backwards, is_alive
 from gradledger.capture.code.call_sites import CalledFrom
 from gradledger.capture.gradient_probe import GradientProbe, copy_coordinates, spread
 from gradledger.capture.isolation import has_readable_grad, is_abstract, local_part
-from gradledger.capture.open_parts import OpenEvent, OpenUnfinished, Schedule, stepping_on_each
+from gradledger.capture.open_parts import OpenEvent, OpenUnfinished, Schedule
 from gradledger.capture.open_records import CountedMicroBatch, OpenMicroBatch, OpenStep
 from gradledger.records import Op
 
@@ -277,13 +277,10 @@ class OptimizerWindow:
                 event.after = len(self.sources)
         step = OpenStep(index, self.steps, time, self.micro_batches, self.events)
         step.sample_at_last_step, step.adopted = self.sample_at_last_step, adopted
-        alone, each = len(self.micro_batches) == 1, stepping_on_each(self.micro_batches, index)
-        if each is not None:
-            step.fields["stepped_each"] = each
         for counted in self.micro_batches:
             stepped_by = counted.micro_batch.stepped_by
             counted.already_stepped = any(other != index for other in stepped_by)
-            stepped_by[index] = alone
+            stepped_by[index] = len(self.micro_batches) == 1
         self.micro_batches, self.events, self.sources = [], [], []
         self.hidden_gradients = False
         return step

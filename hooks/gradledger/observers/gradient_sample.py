@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gradledger.capture.open_records import OpenMicroBatch, OpenStep
-from gradledger.observers import optimizer_buffers
+from gradledger.observers import optimizer_steps
 from gradledger.observers.base import Observer
 from gradledger.observers.local_gradients import are_hooked
 
@@ -63,5 +63,5 @@ class GradientSample(Observer):
             last = step.micro_batches[-1]
             if last.sample_after is None and last.micro_batch.number == window.counted_number:
                 last.sample_after = step.sample_at_step  # a step from a hook inside backward
-        if optimizer_buffers.steps_on_own_buffers(step, window):
-            optimizer_buffers.record_own_buffers(step, window)
+        if optimizer_steps.steps_on_own_buffers(step, window):
+            optimizer_steps.record_own_buffers(step, window)

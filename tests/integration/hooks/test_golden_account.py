@@ -44,8 +44,7 @@ def squares(samples: int, weight: float) -> list[Plain]:
     """One loss over ``samples`` samples of weight ``weight`` each; divided by a constant."""
     of_target = {"tokens": samples, "size": samples, "rows": samples, "positions": samples}
     of_loss = {"kind": "MseLossBackward0", "reduction": "sum", "undivided": False, "head": 1}
-    of_loss["divisors"] = [4.0]
-    return [{**of_loss, **of_target, "weight": weight}]
+    return [{**of_loss, **of_target, "weight": weight, "divisors": [4.0]}]
 
 
 # Targets of both ranks, as in golden.py.

@@ -40,7 +40,7 @@ class GraphPath(NamedTuple):
             return self
         if name.startswith("DivBackward"):
             divisor = _constant_divisor(node)
-            if divisor == 1.0 and not self.divisors:
+            if divisor == 1.0:
                 return self._replace(by_one=True)
             return self.divided_by(divisor)
         if name.startswith("MulBackward"):

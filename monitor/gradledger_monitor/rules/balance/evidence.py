@@ -111,7 +111,7 @@ def is_divided_by_two_ks(facts: StepFacts, objective: Objective, last: int) -> b
     A loop that grows K inside a window divides by the K of the moment.
     """
     constant = abs(common_coefficient(objective) or 1.0) * (facts.run.declared_scale or 1.0)
-    counts = sorted({facts.micro_batches_of(objective), last})
+    counts = {facts.micro_batches_of(objective), last}
     totals = objective.ledger.weights_of_micro_batches()
     near = [Near(total / constant * facts.ranks_divisor, facts.tolerance) for total in totals]
     return len(counts) == 2 and all(any(of(1 / k) for k in counts) for of in near)

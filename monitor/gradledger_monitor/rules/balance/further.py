@@ -28,7 +28,7 @@ from gradledger_monitor.rules.balance.evidence import (
 )
 from gradledger_monitor.rules.balance.patterns import Closed
 
-FEWEST_DIVIDED = 3
+FEWEST_DIVIDED = 3  # micro-batches from which a second division by as many is reported
 
 
 def is_added_by_every_rank(facts: StepFacts, objective: Objective) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from gradledger_monitor.ingest.schema import Event, StepRecord
+from typing import NamedTuple
+
+from gradledger_monitor.ingest.schema import StepRecord
 from gradledger_monitor.model.clipping import clip_coefficient
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.numbers import number
@@ -62,62 +64,74 @@ class LocalNorm(Rule):
     points_at = ("clip_norm",)
 
     def evaluate(self, window: Window) -> Outcome:
-        """Norms and factors of the ranks that differ, of gradients in shards."""
+        """Norms that differ between the ranks, of shards or of replicas."""
         facts = window.facts
         if not facts.own_calls("clip_norm"):
             return not_applicable("the loop does not clip by norm")
-        if not facts.record.sharded:
-            return _of_replicas(facts)
+        sharded = facts.record.sharded
+        if not sharded and facts.run.world_size == 1:
+            return not_applicable("one rank")
         clips = [_last_clip(record) for record in facts.records.values()]
         measured = [clip for clip in clips if clip is not None]
-        if len(measured) < len(clips) or not facts.complete:
+        factors = [number(record.post_factor) for record in facts.records.values()]
+        incomplete = len(measured) < len(clips) or not facts.complete
+        if incomplete or (sharded and None in factors):
             return not_measured("the norm or the factor of a clip was not recorded on every rank")
-        norms = [norm for norm, _, _ in measured]
-        clipped = min(coefficient for _, coefficient, _ in measured) < 1
-        if not clipped or not _differ(norms) or not _differ([factor for _, _, factor in measured]):
-            return OK
-        least, most = min(norms), max(norms)
-        return finding(
-            "error",
-            "Each rank clips by the norm of its shard",
-            f"The ranks hold shards of the gradient, and clip with norms of {significant(least)} "
-            f"to {significant(most)}. So the shards are multiplied by different factors, and the "
-            "norm of the whole gradient is at least the largest of these.",
-            FIX,
-            norms=norms[:64],
-            factors=[round(factor, 6) for _, _, factor in measured[:64]],
-        )
+        if sharded:
+            return _of_shards(measured, [factor or 0.0 for factor in factors])
+        return _of_replicas(facts, measured)
 
 
-def _of_replicas(facts: StepFacts) -> Outcome:
-    """Norms that differ, and equal gradients in the step."""
-    if facts.run.world_size == 1:
-        return not_applicable("one rank")
-    clips = [_last_own_clip(record) for record in facts.records.values()]
-    samples = [record.samples for record in facts.records.values()]
-    measured = [clip for clip in clips if clip is not None and number(clip.norm) is not None]
-    if len(measured) < len(clips) or not facts.complete:
-        return not_measured("the norm of a clip was not recorded on every rank")
-    if any(sample is None for sample in samples):
-        return not_applicable("each rank steps on its gradient as it was after the last backward")
-    at_step = [list(map(float, sample.at_step)) for sample in samples if sample is not None]
-    before = [list(map(float, sample.after_backward)) for sample in samples if sample is not None]
-    norms = [number(clip.norm) or 0.0 for clip in measured]
-    coefficients = [clip_coefficient(clip) for clip in measured]
-    combined = _are_equal(at_step) and not _are_equal(before)
-    if not combined or min(coefficients) == 1 or not _differ(norms):
+class _Clip(NamedTuple):
+    """The last clip of a rank: the norm, and what it multiplied the gradient by."""
+
+    norm: float
+    coefficient: float
+
+
+def _of_shards(clips: list[_Clip], factors: list[float]) -> Outcome:
+    """Norms and measured factors that differ, of gradients in shards."""
+    norms = [clip.norm for clip in clips]
+    if not _engaged(clips) or not _differ(norms) or not _differ(factors):
         return OK
-    least, most = min(norms), max(norms)
+    return finding(
+        "error",
+        "Each rank clips by the norm of its shard",
+        f"The ranks hold shards of the gradient, and clip with norms of {significant(min(norms))} "
+        f"to {significant(max(norms))}. So the shards are multiplied by different factors, and the "
+        "norm of the whole gradient is at least the largest of these.",
+        FIX,
+        norms=norms[:64],
+        factors=[round(factor, 6) for factor in factors[:64]],
+    )
+
+
+def _of_replicas(facts: StepFacts, clips: list[_Clip]) -> Outcome:
+    """Norms that differ, and equal gradients in the step."""
+    samples = [record.samples for record in facts.records.values()]
+    sampled = [sample for sample in samples if sample is not None]
+    if len(sampled) < len(samples):
+        return not_applicable("each rank steps on its gradient as it was after the last backward")
+    norms = [clip.norm for clip in clips]
+    before = [list(map(float, sample.after_backward)) for sample in sampled]
+    combined = _are_equal([list(map(float, s.at_step)) for s in sampled]) and not _are_equal(before)
+    if not combined or not _engaged(clips) or not _differ(norms):
+        return OK
     return finding(
         "warning",
         "Each rank clips its gradient before the ranks' gradients are combined",
-        f"The ranks clip with norms of {significant(least)} to {significant(most)}, and then step "
-        "on one gradient, which the loop has combined after the clip. So the ranks have different "
-        "weights, and the norm of what is applied is not what the limit was compared with.",
+        f"The ranks clip with norms of {significant(min(norms))} to {significant(max(norms))}, and "
+        "then step on one gradient, which the loop has combined after the clip. So the ranks have "
+        "different weights, and the norm of what is applied is not what the limit was compared "
+        "with.",
         FIX_OF_REPLICAS,
         norms=norms[:64],
-        coefficients=[round(coefficient, 6) for coefficient in coefficients[:64]],
+        coefficients=[round(clip.coefficient, 6) for clip in clips[:64]],
     )
+
+
+def _engaged(clips: list[_Clip]) -> bool:
+    return any(clip.coefficient < 1 for clip in clips)
 
 
 def _are_equal(samples: list[list[float]]) -> bool:
@@ -127,18 +141,11 @@ def _are_equal(samples: list[list[float]]) -> bool:
     return largest > 0 and all(max(c) - min(c) <= EQUAL * largest for c in columns)
 
 
-def _last_own_clip(record: StepRecord) -> Event | None:
+def _last_clip(record: StepRecord) -> _Clip | None:
+    """None if the rank has not clipped, or the norm was not recorded."""
     clips = [event for event in record.events if event.op == "clip_norm" and event.own]
-    return clips[-1] if clips else None
-
-
-def _last_clip(record: StepRecord) -> tuple[float, float, float] | None:
-    """The norm, the coefficient and the measured factor of one rank."""
-    clip, factor = _last_own_clip(record), number(record.post_factor)
-    norm = None if clip is None else number(clip.norm)
-    if clip is None or norm is None or factor is None:
-        return None
-    return norm, clip_coefficient(clip), factor
+    norm = number(clips[-1].norm) if clips else None
+    return None if norm is None else _Clip(norm, clip_coefficient(clips[-1]))
 
 
 def _differ(values: list[float]) -> bool:

@@ -76,8 +76,8 @@ class UnevenMicrobatches(Rule):
         return finding(
             "error",
             "The ranks accumulate different numbers of micro-batches",
-            f"T{held[1:]}, and {facts.ledger.misallocation:.1%} of the gradient's weight is on the "
-            "wrong tokens.",
+            f"{held.capitalize()}, and {facts.ledger.misallocation:.1%} of the gradient's weight "
+            "is on the wrong tokens.",
             token_mean(facts, facts.objective),
             micro_batches={str(rank): count for rank, count in list(counts.items())[:64]},
             misallocation=round(facts.ledger.misallocation, 6),

@@ -78,7 +78,7 @@ class DiscardedMicrobatches(Rule):
         if facts.moved_unknown is not None:
             return not_measured(facts.moved_unknown)
         applied = _applied_unseen(record)
-        lost = [m for m in facts.discarded if _finite(m) and m.number not in applied]
+        lost = [m for m in facts.discarded if _finite(m) and id(m) not in applied]
         if not lost or facts.step == 1:
             return OK
         tokens = round(sum(map(tokens_of, lost)))
@@ -95,7 +95,7 @@ class DiscardedMicrobatches(Rule):
 
 
 def _applied_unseen(record: StepRecord) -> set[int]:
-    """Numbers of micro-batches between which and the zeroing the parameters changed.
+    """Micro-batches, by ``id``, between which and the zeroing the parameters changed.
 
     An optimizer that accumulates by itself may update them in another method than its step.
     """
@@ -105,7 +105,7 @@ def _applied_unseen(record: StepRecord) -> set[int]:
         if micro_batch.fresh:
             applied |= set(held) if micro_batch.parameters_changed else set()
             held = []
-        held.append(micro_batch.number)
+        held.append(id(micro_batch))
     return applied
 
 

@@ -33,7 +33,8 @@ class MissingDivision(Rule):
 
     The balance of the window, or of one of its loss terms, is K instead of 1; or K times the
     constant that the loss is multiplied by. If that is not known, or may contain a division by K,
-    windows of different K show it.
+    windows of different K show it. Of a further loss, a usual constant in front of it shows it,
+    or divisions by other constants than K, where a division is written for the main loss.
 
     **Why it matters**
 

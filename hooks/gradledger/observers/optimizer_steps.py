@@ -12,6 +12,7 @@ from __future__ import annotations
 import sys
 from collections.abc import MutableMapping
 from inspect import unwrap
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from gradledger.capture.open_records import OpenStep
@@ -88,9 +89,10 @@ def _calls_base_step(of: type) -> bool:
     for each in of.__mro__:
         if each.__module__.startswith("torch.optim"):
             return False
-        codes = (getattr(unwrap(f), "__code__", None) for f in vars(each).values() if callable(f))
-        if any(code is not None and {"super", "step"} <= {*code.co_names} for code in codes):
-            return any(base.__module__.startswith("torch.optim.") for base in of.__mro__[1:-2])
+        functions = (unwrap(f) for f in vars(each).values() if isinstance(f, FunctionType))
+        if any({"super", "step"} <= {*function.__code__.co_names} for function in functions):
+            bases = of.__mro__[1:-2]  # without Optimizer itself, and object
+            return any(base.__module__.startswith("torch.optim.") for base in bases)
     return False
 
 

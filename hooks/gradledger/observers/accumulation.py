@@ -1,0 +1,44 @@
+"""Observes whether others accumulate when an optimizer steps: Accelerate, or another optimizer.
+
+An optimizer that was given to ``Accelerator.prepare`` steps only at the end of a window. One that
+was not steps at once, inside ``accumulate()``, too.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from gradledger.capture.open_records import CountedMicroBatch, OpenStep
+from gradledger.observers.base import Observer
+
+
+class Accumulation(Observer):
+    """Fills ``accumulating`` and ``stepped_each``."""
+
+    facts = ("accumulating", "stepped_each")
+
+    def step_begins(self, step: OpenStep, window: Any) -> None:
+        """What Accelerate states at this moment, if it is in use; and who stepped before."""
+        state = getattr(sys.modules.get("accelerate.state"), "GradientState", None)
+        shared = getattr(state, "_shared_state", None)  # an instance would create the state
+        if isinstance(shared, dict) and shared.get("sync_gradients") is False:
+            step.fields["accumulating"] = True
+        other = _stepping_on_each(step.micro_batches, step.optimizer)
+        if other is not None:
+            step.fields["stepped_each"] = other
+
+
+def _stepping_on_each(micro_batches: list[CountedMicroBatch], index: int) -> int | None:
+    """Another optimizer that has stepped on every micro-batch of this window alone.
+
+    ``index`` is that of the window's optimizer. On the last one the other may step after it.
+    """
+    held = micro_batches[:-1] if len(micro_batches) > 2 else micro_batches
+    if len(micro_batches) < 2:
+        return None
+    alone = (
+        {other for other, was_all in counted.micro_batch.stepped_by.items() if was_all}
+        for counted in held
+    )
+    return min(set.intersection(*alone) - {index}, default=None)
