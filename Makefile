@@ -13,6 +13,8 @@ SEED := 1
 OPTIONS :=
 TRAINERS := transformers-4.45 transformers-5
 FRAMEWORK_LOOPS := accelerate/fabric/lightning/lightning_manual/trainer_compute_loss/trainer_loss_func/trainer_head/trainer_training_step/trl_sft
+ON_A_GPU := OMP_NUM_THREADS=1 PYTHONPATH=$(CURDIR)/hooks:$(CURDIR)/monitor:$(CURDIR)/web:$(CURDIR)/migrations:$(PYTHONPATH)
+GPU_JOBS := 8
 HEADS := transformers-4.57 transformers-5.0 transformers-5
 BENCH  := OMP_NUM_THREADS=1 $(BIN)/python bench/
 PEERS  := .venvs/peers/bin/python
@@ -36,7 +38,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export UV_SYSTEM_CERTS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help environment demo attack test test-fast e2e lint type unit lowest matrix compiled museum parallel courses oracle zoo zero-code missing-division frameworks libraries examples docs coverage mutants bench screenshots gallery security audit fuzz dist sbom image tools clean
+.PHONY: help environment demo attack test test-fast e2e lint type unit lowest matrix compiled museum parallel courses oracle zoo zero-code missing-division frameworks libraries examples docs coverage mutants bench screenshots gallery security audit fuzz gpu dist sbom image tools clean
 .DELETE_ON_ERROR:
 
 help:  ## list the targets
@@ -85,6 +87,7 @@ compiled: build/compiled/.ready  ## model and rules compiled to C, and their tes
 
 museum: $(READY)  ## the bug museum: what is found and what is left alone, written to docs/detection.md
 	cd tests && ../$(BIN)/python -m museum.run --jobs 2 --in-part 3 --write ../docs/detection.md
+	cd tests && GRADLEDGER_TEST_DEVICE=late ../$(BIN)/python -m museum.run --jobs 2 --core
 	$(BIN)/pytest $(OPTIONS) -n 2 --dist load tests/museum -k 'not mistake_is_named'
 
 parallel: $(READY)  ## its scripts of several ranks alone, and their chapter in docs/detection.md
@@ -159,6 +162,11 @@ audit: $(READY)  ## known vulnerabilities of what is installed; queries PyPI; re
 fuzz: $(READY)  ## the record decoder against a coverage-guided fuzzer (SECONDS=60)
 	@$(INSTALL) --group fuzz
 	cd tests && ../$(BIN)/python -m fuzz.decoder -max_total_time=$(SECONDS)
+
+gpu:  ## on a CUDA device, with the PyTorch, the packages and the pytest of PYTHON: tests of the hooks, the museum, generated programs
+	$(ON_A_GPU) $(PYTHON) -m pytest $(OPTIONS) tests/integration/hooks/test_on_a_gpu.py tests/libraries/test_on_a_gpu.py
+	cd tests && $(ON_A_GPU) GRADLEDGER_TEST_DEVICE=cuda $(PYTHON) -m museum.run --one-rank --jobs $(GPU_JOBS)
+	cd tests && $(ON_A_GPU) GRADLEDGER_TEST_DEVICE=cuda $(PYTHON) -m oracle.run $(N) --jobs $(GPU_JOBS) --only layout:one
 
 attack: $(READY)  ## attack real service processes: one table of tries and losses (SECONDS=60, ONLY=bombs)
 	cd tests && OMP_NUM_THREADS=1 ../$(BIN)/python -m attack.run --seconds $(SECONDS) $(addprefix --only ,$(ONLY))

@@ -11,7 +11,7 @@ import hypothesis
 import pytest
 
 from gradledger import guard
-from helpers import forkserver
+from helpers import device, forkserver
 
 # A test looks at every step of its loops, however short they are, unless that is its subject.
 os.environ["GRADLEDGER_OVERHEAD"] = "full"
@@ -20,6 +20,8 @@ os.environ["GRADLEDGER_OVERHEAD"] = "full"
 # There are tests of what these signals do.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+device.occupy()
 
 # How long an example takes is the machine's affair, not the code's.
 hypothesis.settings.register_profile("patient", deadline=None)
@@ -46,6 +48,11 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+@pytest.fixture(autouse=True)
+def _on_the_device() -> None:
+    device.create_there()  # a test before may have set another default device
 
 
 Swallowed = list[tuple[str, BaseException]]

@@ -1,7 +1,8 @@
 """Fused and chunked cross entropies of libraries: seen, and judged right.
 
 The truth is ``helpers.training.Truth``: the weights that make the applied gradient of those of the
-single tokens of a plain cross entropy in float64. Liger's kernels run in Triton's interpreter.
+single tokens of a plain cross entropy in float64. On a CPU, Liger's kernels run in Triton's
+interpreter.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from helpers.device import DEVICE
 from helpers.loops import answer
 from helpers.projected import LOOPS, FusedLoss, assert_judged_right, train_projected
 from helpers.training import IGNORED, Recording, recording
 from libraries.fused_sources import cut_cross_entropy_on_cpu
 
-os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is imported, which no module here does
+if DEVICE == "cpu":
+    os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is imported, which no module here does
 
 
 def liger_linear(hidden: Tensor, head: nn.Parameter, labels: Tensor, reduction: str) -> Tensor:
@@ -98,7 +101,7 @@ def trl_chunked(hidden: Tensor, head: nn.Parameter, labels: Tensor, reduction: s
 
 @pytest.fixture(autouse=True)
 def _kernels_on_cpu(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    if "[cut-" in request.node.name:
+    if DEVICE == "cpu" and "[cut-" in request.node.name:
         cut_cross_entropy_on_cpu(monkeypatch)
 
 

@@ -1,7 +1,7 @@
 """Judges the museum and prints what was found, as a table or as JSON.
 
-    python -m museum.run [--only TEXT] [--core] [--parallel] [--jobs 2] [--in-part N] [--json OUT]
-                         [--write docs/detection.md]
+    python -m museum.run [--only TEXT] [--core] [--parallel | --one-rank] [--jobs 2]
+                         [--in-part N] [--json OUT] [--write docs/detection.md]
 
 Run from ``tests/``. The exit status is 1 when an incident is missed or a healthy script accused.
 With ``--in-part N``, every Nth script is played again with hooks that watch two steps of every
@@ -56,6 +56,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="scripts whose family/name holds this")
     parser.add_argument("--core", action="store_true", help="one incident of each rule, its twin")
     parser.add_argument("--parallel", action="store_true", help="scripts of several ranks")
+    parser.add_argument("--one-rank", action="store_true", help="the other scripts alone")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument(
         "--in-part", type=int, help="every Nth again, watching two steps of every four", metavar="N"
@@ -66,6 +67,8 @@ def main() -> int:
     pieces = [piece for piece in collection() if options.only in piece.name]
     if options.parallel:
         pieces = [piece for piece in pieces if piece.ranks > 1]
+    if options.one_rank:
+        pieces = [piece for piece in pieces if piece.ranks == 1]
     if options.core:
         pieces = core(pieces)
     again = pieces[:: options.in_part] if options.in_part else []

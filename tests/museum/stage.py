@@ -25,6 +25,7 @@ from pathlib import Path
 from queue import Queue
 from typing import TypeVar
 
+from helpers import device
 from helpers.patience import HANGS
 from helpers.ports import reserved_port
 
@@ -157,6 +158,7 @@ def _child(watch: Watch, script: Path, folder: Path, rank: int, launch: dict[str
         if launch["WORLD_SIZE"] != "1":
             group = {"RANK": str(rank), "LOCAL_RANK": str(rank), "MASTER_ADDR": "127.0.0.1"}
             os.environ.update(launch | group)
+        device.occupy()
         sys.argv = [str(script)]
         sys.path.insert(0, str(script.parent))
         watch(script, folder / f"{rank}.seen")

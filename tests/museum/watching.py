@@ -19,6 +19,7 @@ from gradledger.capture.open_records import OpenStep
 from gradledger.capture.recorder import Recorder
 from gradledger.capture.step_sampling import StepSampler
 from gradledger.records import RunRecord, encode
+from helpers import device
 from museum.truth import tape
 from museum.truth.seen import Step, look
 
@@ -36,7 +37,8 @@ def with_hooks(
     recorder = Recorder(steps.append, step_sampler)
     recorder.install()
     try:
-        names = runpy.run_path(str(script), run_name="__main__")
+        with device.no_waits(faults.append):
+            names = runpy.run_path(str(script), run_name="__main__")
         recorder.finish()  # while the script's names are alive, as at the interpreter's exit
         if then is not None:
             then(names)

@@ -107,7 +107,7 @@ def with_truth(script: Path, output: Path) -> None:
 
 def read(recorded: bytes) -> tuple[bytes, Observed]:
     """The records and the ``Observed`` of one rank, from what it wrote."""
-    records, observed = torch.load(io.BytesIO(recorded), weights_only=False)
+    records, observed = torch.load(io.BytesIO(recorded), "cpu", weights_only=False)
     return records, observed
 
 

@@ -24,6 +24,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from gradledger_monitor.model.step_facts import StepFacts
+from helpers.device import DEVICE
 from helpers.facts import judged
 from museum.evaluation import facts_of
 from museum.stage import Stage, on_stages
@@ -113,7 +114,8 @@ def outcomes(programs: list[Program], jobs: int, shrink: bool) -> Iterator[tuple
         return first, shrunk(first, functools.partial(outcome_of, stage))
 
     loops = {program.loop.partition("_")[0] for program in programs if program.loop in FRAMEWORKS}
-    imported = (FRAMEWORK_MODULES[loop] for loop in sorted(loops))
+    # some of them start CUDA, which no process may do before it forks
+    imported = (FRAMEWORK_MODULES[loop] for loop in sorted(loops) if DEVICE != "cuda")
     yield from on_stages(one, programs, jobs, (*IMPORTED, *imported))
 
 

@@ -95,7 +95,7 @@ def flat_values(tensor: torch.Tensor) -> list[float]:
 def start_copies(pending: list[Deferred]) -> None:
     """Start one asynchronous copy to the host per accelerator, with all values that are on it."""
     on_device: dict[torch.device, list[Deferred]] = {}
-    for deferred in pending:
+    for deferred in dict.fromkeys(pending):  # losses may share a divisor
         if deferred.tensor is not None:
             on_device.setdefault(deferred.tensor.device, []).append(deferred)
     for device, group in on_device.items():
@@ -118,14 +118,19 @@ def _start_copy(device: torch.device, group: list[Deferred]) -> None:
     tensors = [as_real(item.tensor).reshape(-1) for item in group if item.tensor is not None]
     wide = torch.float32 if device.type == "mps" else torch.float64  # MPS has no float64
     flat = torch.cat([tensor.to(wide) for tensor in tensors])
-    pinned = device.type != "mps"  # MPS shares its memory with the CPU
-    host = torch.empty(flat.shape, dtype=flat.dtype, device="cpu", pin_memory=pinned)
-    host.copy_(flat, non_blocking=True)
+    host = _on_the_host(flat)
     event = _record_event(device)
     start = 0
     for item, tensor in zip(group, tensors, strict=True):
         item.read_from(host[start : start + tensor.numel()], event)
         start += tensor.numel()
+
+
+def _on_the_host(flat: torch.Tensor) -> torch.Tensor:
+    """Where the values will be."""
+    pinned = flat.device.type != "mps"  # MPS shares its memory with the CPU
+    host = torch.empty(flat.shape, dtype=flat.dtype, device="cpu", pin_memory=pinned)
+    return host.copy_(flat, non_blocking=True)
 
 
 def as_real(tensor: torch.Tensor) -> torch.Tensor:

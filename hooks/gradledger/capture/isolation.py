@@ -149,6 +149,15 @@ def is_plain(tensor: Any) -> bool:
     return not tensor.is_meta and not _is_traced(tensor)
 
 
+def number_at_once(value: Any) -> float | None:
+    """A number, also of a 0-dim CPU tensor; None of what a device would have to be waited for."""
+    if isinstance(value, (int, float)):
+        return float(value)
+    if not isinstance(value, torch.Tensor) or value.dim() or value.is_complex():
+        return None
+    return float(value.detach()) if value.is_cpu and is_plain(value) else None
+
+
 def is_abstract(tensor: Any) -> bool:
     """Whether the tensor has a shape and no values: meta, fake or functional."""
     return bool(tensor.is_meta) or type(tensor).__name__ in _ABSTRACT or _is_traced(tensor)

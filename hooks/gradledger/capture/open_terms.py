@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +14,8 @@ from gradledger.capture.inferred import Inferred
 from gradledger.records import Reduction, Term
 
 HALF = (torch.float16, torch.bfloat16)
+
+Constant = float | Deferred  # a number that the graph holds; one on a device is read later
 
 
 @dataclass(slots=True)
@@ -28,9 +31,8 @@ class OpenTerm:
     positions: int | None = None
     class_weight: Deferred | None = None
     undivided: bool | None = None
-    divisors: tuple[float, ...] = ()
-    coefficient: float | None = None
-    outer_coefficient: float | None = None
+    divisors: tuple[Constant, ...] = ()  # between the root and the term, from the root on
+    factors: tuple[Constant, ...] = ()
     head: int | None = None
     elements: int | None = None
     element_reduction: Reduction = "sum"
@@ -53,11 +55,8 @@ class OpenTerm:
         """The wire record."""
         term = Term(self.kind, self.reduction, size=self.size, rows=self.rows)
         term.samples, term.positions, term.undivided = self.samples, self.positions, self.undivided
-        term.divisors = list(self.divisors)
-        term.coefficient, term.head = self.coefficient, self.head
-        if self.outer_coefficient != self.coefficient:
-            term.outer_coefficient = self.outer_coefficient
-        term.missing = dict(self.missing)
+        term.head, term.missing = self.head, dict(self.missing)
+        self._resolve_constants(term)
         if self.tokens is not None:
             counted = self.tokens
             term.tokens = counted if isinstance(counted, int) else round(counted.value())
@@ -95,7 +94,18 @@ class OpenTerm:
         """The values that are read later."""
         yield from present(self.tokens, self.class_weight, self.upstream)
         yield from present(self.element_upstream, self.function_upstream, self.value)
+        yield from present(*self.divisors, *self.factors)
         yield from () if self.inferred is None else self.inferred.deferred()
+
+    def _resolve_constants(self, term: Term) -> None:
+        divisors = [_number_of(each) for each in self.divisors]
+        term.divisors = [each or 0.0 for each in divisors if each != 1.0]
+        factors = [_number_of(each) for each in self.factors]
+        if factors and None not in factors:
+            numbers = [each for each in factors if each is not None]
+            outer = next((each for each in numbers if each != 1.0), 1.0)
+            term.coefficient = math.prod(numbers)
+            term.outer_coefficient = None if outer == term.coefficient else outer
 
     def _resolve_elements(self, term: Term) -> None:
         upstream = self.element_upstream
@@ -104,6 +114,13 @@ class OpenTerm:
         divisor = self.elements if self.element_reduction == "mean" else 1
         if divisor:
             term.elements, term.element_weight = self.elements, upstream.value() / divisor
+
+
+def _number_of(constant: Constant) -> float | None:
+    """None if it is on a device that did not send it."""
+    if isinstance(constant, float):
+        return constant
+    return None if constant.has_no_copy else constant.value()
 
 
 def present(*items: object) -> Iterator[Deferred]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from torch.optim import lr_scheduler
 from torch.optim.lr_scheduler import LRScheduler
 
+from gradledger.capture.isolation import number_at_once
 from gradledger.capture.open_parts import OpenEvent, Schedule
 from gradledger.capture.open_records import OpenStep
 from gradledger.observers.base import Observer
@@ -117,7 +118,8 @@ class LearningRates(Observer):
 
     def step_begins(self, step: OpenStep, window: OptimizerWindow) -> None:
         """Record the learning rates that the step applies."""
-        rates = [float(group["lr"]) for group in window.optimizer.param_groups if _is_read(group)]
+        read = [number_at_once(group.get("lr")) for group in window.optimizer.param_groups]
+        rates = [rate for rate in read if rate is not None]
         if rates:
             step.fields["lr"] = rates[0]
         if len(rates) > 1:
@@ -170,11 +172,6 @@ def _is_filled(cell: Any) -> bool:
         return cell.cell_contents is not None
     except ValueError:
         return False
-
-
-def _is_read(group: dict[str, Any]) -> bool:
-    """Whether the learning rate is a Python number. A tensor may be on a device: it is not read."""
-    return isinstance(group.get("lr"), (int, float))
 
 
 def _classes(kind: type) -> Iterator[type]:

@@ -17,10 +17,12 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from gradledger.capture.recorder import Recorder
 from gradledger_monitor.model.numbers import number
+from helpers.loops import answer, count
 from helpers.patience import HANGS
 from helpers.training import (
     Batches,
@@ -134,6 +136,33 @@ def test_collectives_of_nccl_are_counted(tmp_path: Path) -> None:
     for record in recorded.records():
         *before, last_one = [m.collectives for m in record.micro_batches]
         assert not any(before) and last_one
+
+
+def test_fsdp2_over_nccl_on_one_rank(tmp_path: Path) -> None:
+    dist.init_process_group("nccl", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+
+    def train(watched: AbstractContextManager[object]) -> list[Tensor]:
+        model = tiny_model().cuda()
+        for part in (*(p for p in model if isinstance(p, nn.Linear)), model):  # type: ignore[attr-defined]
+            fully_shard(part)
+        with watched:
+            optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+            for window in on_device(6):
+                for index, batch in enumerate(window):
+                    model.set_requires_gradient_sync(index == len(window) - 1)  # type: ignore[operator]
+                    (cross_entropy(model, batch, reduction="sum") / count(window)).backward()
+                nn.utils.clip_grad_norm_(model.parameters(), 0.3)
+                optimizer.step()
+                optimizer.zero_grad()
+        return [p.full_tensor() for p in model.parameters()]  # type: ignore[attr-defined]
+
+    recorded = Recording()
+    try:
+        for ours, theirs in zip(train(recording(recorded)), train(nullcontext()), strict=True):
+            assert torch.equal(ours, theirs)
+    finally:
+        dist.destroy_process_group()
+    assert answer(recorded) == ({}, "balanced")
 
 
 def replayed(watched: AbstractContextManager[object], captures_step: bool) -> list[Tensor]:

@@ -159,3 +159,15 @@ def test_classes_are_whole_again_without_the_hooks() -> None:
         Late(torch.optim.SGD(tiny_model().parameters(), lr=0.01), lambda epoch: 1.0)
         assert Late.__dict__["step"] is not own
     assert Late.__dict__["step"] is own
+
+
+def test_a_learning_rate_that_is_a_tensor_is_recorded() -> None:
+    """As compiled optimizers and torchao's want it."""
+    model, rate = tiny_model(), torch.tensor(0.5)
+    with recording() as recorded:
+        optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+        for window in windows(2):
+            cross_entropy(model, window[0]).backward()
+            optimizer.step()
+            rate /= 2
+    assert [record.lr for record in recorded.records()] == [0.5, 0.25]

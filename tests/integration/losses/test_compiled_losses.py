@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from gradledger.observers.losses_compiled import live
 from gradledger.torch_version import at_least
 from helpers.training import (
     IGNORED,
@@ -144,6 +145,23 @@ def weights(recorded: Recording) -> list[list[tuple[Any, ...]]]:
         for record in recorded.records()
         for each in record.micro_batches
     ]
+
+
+def test_weights_are_on_the_device_of_the_result_if_no_input_shows_it() -> None:
+    """Those of a squared error depend on no input."""
+    model = tiny_model()
+
+    def to_the_middle(x: Tensor) -> Tensor:
+        outputs = model(x)
+        return F.mse_loss(outputs, torch.full_like(outputs, 0.5), reduction="none").sum() / 7
+
+    torch._dynamo.reset()
+    with recording():
+        loss = torch.compile(to_the_middle, backend="aot_eager")(torch.zeros(2, 8))
+        (first, *_) = live.compiled_losses(loss.grad_fn, loss.output_nr)
+        first.live.output.device = torch.device("meta")
+        weight = first.live[first.index].weight
+    assert isinstance(weight, Tensor) and weight.device.type == "meta"
 
 
 @pytest.mark.parametrize("loss_of", [*RIGHT, *WRONG])

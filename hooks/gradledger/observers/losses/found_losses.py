@@ -6,7 +6,11 @@ import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from gradledger.capture.isolation import is_plain
+import torch
+
+from gradledger.capture.async_copy import Deferred
+from gradledger.capture.isolation import is_plain, number_at_once
+from gradledger.capture.open_terms import Constant
 from gradledger.observers.losses.saved_hooks import has_unpack_hook
 from gradledger.observers.losses_compiled.live import CompiledLoss
 
@@ -17,20 +21,17 @@ class GraphPath(NamedTuple):
     """The operations between the root and a node.
 
     ``divisors`` has a number for each division but those by 1, nearest to the root first: the
-    constant, or 0 if it is none, or cannot be read without waiting. ``by_one`` states whether one
-    is by 1: the steps that Accelerate knows of, or the tokens of a sum. ``coefficient`` is the
-    product of the constant factors; None if there are none, or if one cannot be read without
-    waiting; ``outer`` is the one nearest to the root that is not 1: a library may multiply by the
-    number of processes.
+    constant, or 0 if it is none. ``by_one`` states whether one is by 1: the steps that Accelerate
+    knows of, or the tokens of a sum. ``factors`` are the constants that multiply, in the same
+    order. Constants on a device are read later.
     ``nonlinear`` states whether one is a non-linear function of a scalar.
     ``function`` is the outermost of these, a function of the whole micro-batch: below it, constants
     are part of the function.
     """
 
-    divisors: tuple[float, ...] = ()
+    divisors: tuple[Constant, ...] = ()
     by_one: bool = False
-    coefficient: float | None = None
-    outer: float | None = None
+    factors: tuple[Constant, ...] = ()
     nonlinear: bool = False
     function: Any = None
 
@@ -39,21 +40,17 @@ class GraphPath(NamedTuple):
         if self.function is not None:
             return self
         if name.startswith("DivBackward"):
-            divisor = _constant_divisor(node)
+            divisor = _constant(node) if _divides(node) else 0.0
             if divisor == 1.0:
                 return self._replace(by_one=True)
-            return self.divided_by(divisor)
+            return self.divided_by(divisor or 0.0)
         if name.startswith("MulBackward"):
-            constant = constant_factor(node)
-            if constant is not None:
-                if self.coefficient is None:
-                    return self._replace(coefficient=constant, outer=constant)
-                outer = constant if self.outer == 1.0 else self.outer
-                product = constant * (self.coefficient or 1.0)
-                return self._replace(coefficient=product, outer=outer)
+            factor = _constant(node)
+            if factor is not None:
+                return self._replace(factors=(*self.factors, factor))
         return self
 
-    def divided_by(self, divisor: float) -> GraphPath:
+    def divided_by(self, divisor: Constant) -> GraphPath:
         """The path continued through a division; of very many, the last ones are unknown."""
         first = self.divisors[: MOST_DIVISORS - 1]
         return self._replace(divisors=(*first, divisor if first == self.divisors else 0.0))
@@ -160,22 +157,28 @@ def is_number(node: Any) -> bool:
 
 def divides_by_one(node: Any) -> bool:
     """Whether a quotient is what it divides."""
-    return _constant_divisor(node) == 1.0
+    other = _other(node) if _divides(node) else None
+    return _is_constant(other) and number_at_once(other) == 1.0
 
 
-def _constant_divisor(node: Any) -> float:
-    """The constant that divides; 0 if what divides is none, or if only the dividend is one."""
-    return (node.next_functions[0][0] is not None and constant_factor(node)) or 0.0
+def _divides(node: Any) -> bool:
+    """Whether the graph is above the line of a quotient, and not only below it."""
+    return node.next_functions[0][0] is not None
 
 
-def constant_factor(node: Any) -> float | None:
-    """The constant factor of a product. A number is saved as a 0-dim CPU tensor in a graph."""
+def _constant(node: Any) -> Constant | None:
+    """The constant of a product or quotient; None if there is none."""
     other = _other(node)
-    if isinstance(other, (int, float)):
-        return float(other)
-    if other is None or other.dim() or not other.is_cpu or not is_plain(other):
+    if not _is_constant(other):
         return None
-    return None if other.requires_grad or other.is_complex() else float(other)
+    number = number_at_once(other)  # a number is saved as a 0-dim CPU tensor in a graph
+    return Deferred(other, volatile=True) if number is None else number
+
+
+def _is_constant(other: Any) -> bool:
+    if not isinstance(other, torch.Tensor):
+        return isinstance(other, (int, float))
+    return not (other.dim() or other.requires_grad or other.is_complex()) and is_plain(other)
 
 
 def _other(node: Any) -> Any:

@@ -65,9 +65,7 @@ def open_term(loss: LossNode) -> OpenTerm:
         term.element_reduction = _reduction_of(loss)
     may_count = loss.path.by_one and term.reduction != "mean"  # a mean has its count in it
     term.undivided = not (loss.path.divisors or may_count)
-    term.divisors = loss.path.divisors
-    term.coefficient = loss.path.coefficient
-    term.outer_coefficient = loss.path.outer
+    term.divisors, term.factors = loss.path.divisors, loss.path.factors
     term.nonlinear, term.penalty = loss.path.nonlinear, loss.penalty
     return term
 

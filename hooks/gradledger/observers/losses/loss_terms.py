@@ -184,8 +184,7 @@ class LossTerms(Observer):
                 _number_heads(losses[: len(terms)], terms)
                 for term in terms:
                     # the operations between it and the outer root, or below it, are not known
-                    term.undivided = term.coefficient = term.outer_coefficient = None
-                    term.divisors = ()
+                    term.undivided, term.divisors, term.factors = None, (), ()
                     term.head = 0 if term.head is not None else None
                     micro_batch.missing.pop("terms", None)
 

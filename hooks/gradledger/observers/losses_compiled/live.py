@@ -26,8 +26,14 @@ _engine: Any = getattr(torch.autograd.Variable, "_execution_engine", None)
 class CompiledOutput:
     """One output of one call, as long as its autograd node lives."""
 
-    def __init__(self, plan: Plan, args: tuple[Any, ...], versions: list[int | None]) -> None:
-        self.plan = plan
+    def __init__(
+        self,
+        plan: Plan,
+        args: tuple[Any, ...],
+        versions: list[int | None],
+        device: torch.device,
+    ) -> None:
+        self.plan, self.device = plan, device
         self._inputs = [args[position] for position, _ in plan.inputs]
         self._versions = versions
 
@@ -86,17 +92,18 @@ class LiveLosses:
         if self._losses is None:
             try:
                 with torch.no_grad():
-                    self._losses = _evaluate(self.output.plan, self.output.values())
+                    self._losses = _evaluate(self.output, self.output.values())
             except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
                 raise UnreadableError(f"{FAILED}: {type(error).__name__}") from error
         return self._losses[index]
 
 
-def _evaluate(plan: Plan, values: dict[int, Any]) -> list[LiveLoss]:
+def _evaluate(output: CompiledOutput, values: dict[int, Any]) -> list[LiveLoss]:
+    plan = output.plan
     for operation in plan.before:
         _run(operation, values)
     shapes = [_shape(loss, values) for loss in plan.losses]
-    derivatives = _derivatives(plan, values, shapes)
+    derivatives = _derivatives(output, values, shapes)
     return [
         LiveLoss(
             None if loss.target is None else _filled(loss.target, values),
@@ -119,19 +126,20 @@ _Derivative = tuple["torch.Tensor | float", "int | None", "torch.Tensor | None"]
 
 
 def _derivatives(
-    plan: Plan, values: dict[int, Any], shapes: list[tuple[int, ...]]
+    output: CompiledOutput, values: dict[int, Any], shapes: list[tuple[int, ...]]
 ) -> list[_Derivative]:
     """The derivatives of the output with respect to its losses, and to their reductions.
 
     The output is a linear function of the losses, so that their values do not matter.
     """
+    plan = output.plan
     if not plan.tail:
         return [(1.0, None, None)]
     if _engine is None:
         raise UnreadableError(NO_ENGINE)
     if saved_hooks.may_be_active():
         raise UnreadableError(HOOKED)
-    device = _device(values)
+    device = _device(values) or output.device
     with torch.enable_grad():
         for loss, shape in zip(plan.losses, shapes, strict=True):
             size = shape if loss.reduction == "none" else ()
@@ -145,10 +153,10 @@ def _derivatives(
     wanted = [values[loss.slot] for loss in plan.losses]
     reductions = sorted({loss.outermost for loss in plan.losses if loss.outermost is not None})
     wanted += [values[slot] for slot in reductions]
-    output = values[plan.slot]
+    result = values[plan.slot]
     gradients = _engine.run_backward(
-        (output,),
-        (torch.ones_like(output),),
+        (result,),
+        (torch.ones_like(result),),
         False,
         False,
         tuple(wanted),
@@ -214,7 +222,9 @@ def remember(
     """Note a call, if the graph was compiled with its backward."""
     node = result.grad_fn
     if isinstance(node, BackwardCFunction):
-        _outputs.setdefault(node, {})[result.output_nr] = CompiledOutput(plan, args, versions)
+        _outputs.setdefault(node, {})[result.output_nr] = CompiledOutput(
+            plan, args, versions, result.device
+        )
 
 
 def compiled_losses(node: Any, output: int) -> list[CompiledLoss]:

@@ -1,0 +1,89 @@
+"""Values of a device arrive after the step: what the hooks read early on a CPU, they read late.
+
+Here, the hooks take the CPU for such a device: see ``helpers.device``.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from gradledger.capture import async_copy
+from gradledger_monitor.ingest import schema
+from helpers.device import arrive_late
+from helpers.training import Recording, accused, cross_entropy, recording, tiny_model, windows
+
+
+@pytest.fixture(autouse=True)
+def _late(monkeypatch: pytest.MonkeyPatch) -> None:
+    arrive_late(monkeypatch.setattr)
+
+
+def _terms(recorded: Recording) -> list[schema.Term]:
+    return [t for r in recorded.records() for m in r.micro_batches for t in m.terms]
+
+
+def test_constants_of_a_loss_are_read() -> None:
+    model, counts = tiny_model(), torch.tensor([8.0, 4.0])
+    with recording() as recorded:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for batch in windows(1)[0]:
+            loss = torch.tensor(3.0) * cross_entropy(model, batch) / counts[0] / 2 / counts[1]
+            loss.backward()
+            counts.add_(4)  # after backward, a loop may write over it
+        optimizer.step()
+    divisors = [[8 + 4 * each, 2, 4 + 4 * each] for each in range(4)]
+    assert [t.divisors for t in _terms(recorded)] == [each[::-1] for each in divisors]
+    assert {t.coefficient for t in _terms(recorded)} == {3}
+    assert not any(t.undivided for t in _terms(recorded))
+
+
+def test_a_share_that_is_drawn_for_each_micro_batch_is_an_intended_weight() -> None:
+    """As in mixup."""
+    model = tiny_model()
+    with recording() as recorded:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for number, window in enumerate(windows(4, lengths=(((4, 4),) * 4,))):
+            for index, batch in enumerate(window):
+                share = torch.tensor(0.1 + 0.2 * ((number + index) % 4))
+                other = (batch[0], batch[1].flip(0))
+                mixed = share * cross_entropy(model, batch)
+                (mixed + (1 - share) * cross_entropy(model, other)).div(len(window)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    assert not accused(recorded.evaluation())
+    assert {round(float(t.coefficient or 0), 1) for t in _terms(recorded)} == {
+        *(0.1, 0.3, 0.5, 0.7),
+        0.9,
+    }
+
+
+def test_the_step_after_one_that_raised_is_recorded() -> None:
+    """The sample of the step before was never sent."""
+    model = tiny_model()
+    with recording() as recorded:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for number, window in enumerate(windows(3)):
+            cross_entropy(model, window[0]).backward()
+            if number == 1:
+                optimizer.param_groups[0]["lr"] = "none"
+                with pytest.raises(TypeError):
+                    optimizer.step()
+                optimizer.param_groups[0]["lr"] = 0.1
+            optimizer.step()
+            optimizer.zero_grad()
+    assert not any("could not be read" in str(r.missing) for r in recorded.records())
+
+
+def test_what_many_losses_share_is_copied_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+
+    def counted(flat: torch.Tensor) -> torch.Tensor:
+        sizes.append(flat.numel())
+        return flat.clone()
+
+    monkeypatch.setattr(async_copy, "_on_the_host", counted)
+    shared, other = (async_copy.Deferred(torch.tensor(value)) for value in (2.0, 3.0))
+    async_copy.start_copies([shared, other, shared])
+    assert sizes == [2]
+    assert (shared.value(), other.value()) == (2, 3)
