@@ -238,7 +238,7 @@ def _true_besides(program: Program, truth: Truth) -> frozenset[str]:
     """What is true of the numbers, whatever else names their cause."""
     rules = set()
     summed = program.all_reduce == "sum_only" or program.layout == "fsdp2_sum"
-    if summed and program.normalisation in ("stale_count", "after_backward"):
+    if summed and program.normalisation in ("stale_count", "after_backward", "padded"):
         rules.add(WORLD)  # each rank divides the sum by its own count
     if program.ranks_count == "all_without_factor":
         rules.add(WORLD)  # the factor is missing whatever else the divisor lacks
@@ -342,6 +342,8 @@ def _divisors(program: Program, accounts: list[tuple[TrueStep, Account]]) -> set
         if sum(_fits(program, [each], [world]) for each in accounts) > len(ones) / 2:
             # of most windows; where K = R, that factor is K, too
             rules |= {WORLD, MISSING if world > 1 else DOUBLE} if ranks == k else {WORLD}
+    if rules == {SUM} and constant and program.normalisation == "samples":
+        return {OFF}  # as many samples as ranks or micro-batches: the numbers do not tell which
     return rules or ({OFF} if constant else {WRONG})
 
 

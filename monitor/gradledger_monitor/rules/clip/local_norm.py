@@ -17,6 +17,7 @@ model.clip_grad_norm_(max_norm)      # of FSDP: the norm of the shards of all ra
 # FSDP2: torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm) sees all shards"""
 
 DIFFER = 0.01  # relative: rounding is far below
+DIRECTION = 1e-3  # of the largest value: a multiple, to the rounding of the coefficients
 EQUAL = 1e-4  # of the largest value: ranks that copied one gradient differ by rounding alone
 
 
@@ -54,7 +55,8 @@ class LocalNorm(Rule):
     **When it is silent**
 
     Nothing was clipped; all ranks have one norm; the gradients of replicas were not sampled on
-    every rank, or the ranks step on different ones.
+    every rank, or the ranks step on different ones; what they step on is no multiple of the sum of
+    the clipped gradients, or is one of the sum before the clip, too.
 
     **Incidents**
 
@@ -114,8 +116,15 @@ def _of_replicas(facts: StepFacts, clips: list[_Clip]) -> Outcome:
         return not_applicable("each rank steps on its gradient as it was after the last backward")
     norms = [clip.norm for clip in clips]
     before = [list(map(float, sample.after_backward)) for sample in sampled]
-    combined = _are_equal([list(map(float, s.at_step)) for s in sampled]) and not _are_equal(before)
-    if not combined or not _engaged(clips) or not _differ(norms):
+    at_step = [list(map(float, sample.at_step)) for sample in sampled]
+    if not _are_equal(at_step) or _are_equal(before) or not _engaged(clips) or not _differ(norms):
+        return OK
+    # Ranks that combine first, and clip multiples of one gradient, step on equal ones, too.
+    clipped, unclipped = (
+        _sum(factors, before)
+        for factors in ([clip.coefficient for clip in clips], [1.0] * len(clips))
+    )
+    if not _is_multiple(at_step[0], clipped) or _is_multiple(at_step[0], unclipped):
         return OK
     return finding(
         "warning",
@@ -139,6 +148,24 @@ def _are_equal(samples: list[list[float]]) -> bool:
     columns = list(zip(*samples, strict=False))
     largest = max((abs(value) for column in columns for value in column), default=0.0)
     return largest > 0 and all(max(c) - min(c) <= EQUAL * largest for c in columns)
+
+
+def _sum(factors: list[float], samples: list[list[float]]) -> list[float]:
+    """The sum of the ranks' samples, each multiplied by its factor."""
+    return [
+        sum(f * value for f, value in zip(factors, column, strict=True))
+        for column in zip(*samples, strict=True)
+    ]
+
+
+def _is_multiple(sample: list[float], other: list[float]) -> bool:
+    """Whether all values have one ratio, to rounding."""
+    square = sum(value * value for value in other)
+    if not square:
+        return False
+    ratio = sum(a * b for a, b in zip(sample, other, strict=True)) / square
+    rest = max(abs(a - ratio * b) for a, b in zip(sample, other, strict=True))
+    return rest <= DIRECTION * max(map(abs, sample))
 
 
 def _last_clip(record: StepRecord) -> _Clip | None:

@@ -40,7 +40,11 @@ class DoubleUnscale(Rule):
     """
 
     points_at = ("unscale", "scaler_step", "step")
-    inhibits = ("reduction.balance_off", "reduction.wrong_denominator", "norm.*", "loss.*")
+    # a balance of 1/scale is no division by K, nor one for an accumulation over as many
+    inhibits = (
+        *("reduction.balance_off", "reduction.double_division", "reduction.wrong_denominator"),
+        *("loop.step_every_microbatch", "norm.*", "loss.*"),
+    )
 
     precondition = SCALER_IN_USE
 
