@@ -9,6 +9,7 @@ any other tensor would run under the modes and subclasses of the training thread
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -83,6 +84,18 @@ class Deferred:
     def read_from(self, host: torch.Tensor, event: Any) -> None:
         """The values are in ``host`` once ``event`` has completed."""
         self._host, self._event, self.tensor = host, event, None
+
+
+def joined(parts: Sequence[Deferred | None]) -> Deferred | None:
+    """The values of all parts as one; None if there are none, or if they are not on one device."""
+    present = [part for part in parts if part is not None]
+    on_device = [part.tensor for part in present if part.tensor is not None]
+    if not on_device:
+        values = [value for part in present for value in part.values()]
+        return Deferred.of(values) if present else None
+    if len(on_device) < len(present) or len({tensor.device for tensor in on_device}) > 1:
+        return None
+    return Deferred(torch.cat(on_device))
 
 
 def flat_values(tensor: torch.Tensor) -> list[float]:

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import torch
 
 from gradledger.capture.async_copy import Deferred, as_real, flat_values
-from gradledger.capture.isolation import is_plain, local_part
+from gradledger.capture.isolation import capturing, is_plain, isolated, local_part
 from gradledger.records import Samples
 
 PROBED_PARAMETERS = 4
@@ -76,8 +76,9 @@ class GradientProbe:
     def _freed(self, reference: weakref.ref[Any]) -> None:
         """A gradient was freed. It may be one whose view was dropped before."""
         if any(reference is current for current in self._references):
-            if self.keeps_freed and all(view.is_cpu for view in self._views):
-                self.freed = _copy_views(self._views)
+            if self.keeps_freed and not capturing():
+                with isolated():
+                    self.freed = _copy_views(self._views)
             self.release()
 
 

@@ -84,15 +84,28 @@ class OpenReplaced(NamedTuple):
         return Replaced(self.optimizer, self.steps, scaler)
 
 
+GONE = "the loop updates the parameters itself, and its gradients were written to or freed before"
+
+
 @dataclass
 class OpenUpdate:
     """What an update did: samples of the parameters before and after it, and of the gradients."""
 
     parameters_before: Deferred | None
     parameters_after: Deferred | None
-    gradient: Deferred | None  # as the update found it; None if that is not known
-    untouched: bool  # the gradients themselves are still there
     precision: float  # of the parameters' dtype, relative
+    gradient: Deferred | None = None  # as the update found it; None if that is not known
+    untouched: bool = False  # the gradients themselves are still there
+    decided: bool = True  # False: if the gradient is all zeros, it was ``if_cleared``
+    if_cleared: Deferred | None = None
+
+    def decide(self, missing: dict[str, str]) -> Deferred | None:
+        """The gradient, now that its values have arrived."""
+        if self.gradient is not None and any(self.gradient.values()):
+            return self.gradient
+        if self.if_cleared is None:
+            missing["post_factor"] = GONE
+        return self.if_cleared
 
 
 FEWEST_PLANNED = 8  # steps of a schedule

@@ -256,6 +256,8 @@ class OpenStep:
         record.micro_batches = [counted.resolve() for counted in self.micro_batches]
         if not self.observed:
             return record
+        if self.update is not None and not self.update.decided:
+            self.sample_at_step = self.update.decide(record.missing)
         record.half_precision = half
         last = self.last_sample()
         record.events = [event.resolve(last, tolerance) for event in self.events]
@@ -273,8 +275,6 @@ class OpenStep:
             self._measure_step_size(record, self.update.precision)
             self._measure_norm_by_hand(record)
         return record
-
-    # ------------------------------------------------------------------ the gradient sample
 
     def _measure_between(self, record: StepRecord, tolerance: float) -> None:
         """What changed the gradients between two backwards.
@@ -317,7 +317,7 @@ class OpenStep:
         record.missing["norm"] = "the optimizer combines the gradients in its step"
 
     def _measure_factor(self, record: StepRecord, tolerance: float) -> None:
-        if "post_factor" in self.missing:
+        if "post_factor" in record.missing:
             return  # the missing sample then means nothing
         before, after = self.last_sample(), self.sample_at_step
         record.empty = after is None or not any(after.values())

@@ -48,11 +48,11 @@ from gradledger.capture.autograd_grad import GradCalls
 from gradledger.capture.backwards import Backwards, as_roots, with_sequence
 from gradledger.capture.code.script_sources import ScriptSources
 from gradledger.capture.isolation import capturing, isolated, never_compile, skip_in_stacklevel
-from gradledger.capture.open_parts import OpenUpdate
+from gradledger.capture.open_parts import GONE, OpenUpdate
 from gradledger.capture.open_records import OpenMicroBatch, OpenStep
 from gradledger.capture.optimizer_rounds import OptimizerRounds, SkippedRounds
 from gradledger.capture.step_sampling import StepSampler
-from gradledger.capture.updates_by_hand import GONE, UpdatesByHand
+from gradledger.capture.updates_by_hand import UpdatesByHand
 from gradledger.capture.windows import OpenWindows, OptimizerWindow, has_closure
 from gradledger.observers.accumulation import Accumulation
 from gradledger.observers.base import Observers, Patch

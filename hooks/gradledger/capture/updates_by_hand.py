@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gradledger.capture import gradient_probe
-from gradledger.capture.async_copy import Deferred
+from gradledger.capture.async_copy import Deferred, joined
 from gradledger.capture.isolation import is_plain, local_part
 from gradledger.capture.open_parts import OpenUpdate
 from gradledger.capture.open_records import CountedMicroBatch, OpenMicroBatch
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 MAX_NODES = 50_000  # of a graph, until the leaves that were found are all that are observed
 MAX_SPLIT_GAPS = 8  # gaps between two backwards at which a group may be split
 MAX_FRUITLESS = 32  # backwards without an update, after which graphs are not walked any more
-GONE = "the loop updates the parameters itself, and its gradients were written to or freed before"
 ALIGNED = 0.5  # cosine between a change of parameters and their gradient, for a split
 RISING = 0.7  # for a change along the gradient
 _fix_weakref: Any = getattr(torch.Tensor, "_fix_weakref", None)
@@ -380,13 +379,13 @@ def _are_equal(master: Any, leaf: Any) -> bool:
 
 
 def _update(window: OptimizerWindow, before: _State, now: _State) -> OpenUpdate:
-    parameters = window.probed_parameters
-    gradient, untouched = _applied_gradient(window)
-    precision = max((_precision(local_part(p)) for p in parameters), default=0.0)
-    return OpenUpdate(_joined(before.values), _joined(now.values), gradient, untouched, precision)
+    precision = max((_precision(local_part(p)) for p in window.probed_parameters), default=0.0)
+    update = OpenUpdate(joined(before.values), joined(now.values), precision)
+    _set_gradient(update, window)
+    return update
 
 
-def _applied_gradient(window: OptimizerWindow) -> tuple[Deferred | None, bool]:
+def _set_gradient(update: OpenUpdate, window: OptimizerWindow) -> None:
     """The gradients as the update found them, and whether they are still there.
 
     Unchanged marks: they are as backward left them. If one write left zeros, that write cleared
@@ -394,21 +393,26 @@ def _applied_gradient(window: OptimizerWindow) -> tuple[Deferred | None, bool]:
     """
     counted = window.micro_batches[-1]
     if counted.returned:
-        return None, False
+        return
     if window.probe.freed is not None:
-        return window.probe.freed, False
+        update.gradient = window.probe.freed
+        return
     last, now = window.marks, window.read_marks()
     if last == now:
-        return counted.sample_after, True
+        update.gradient, update.untouched = counted.sample_after, True
+        return
     sample = window.sample()
-    if sample is None or len(last) != len(now):
-        return None, False
-    if not all(p.grad is not None and local_part(p.grad).is_cpu for p in window.probed_parameters):
-        return None, False
-    if any(_numbers(sample)):
-        return sample, True
+    has_all = all(p.grad is not None for p in window.probed_parameters)
+    if sample is None or not has_all or len(last) != len(now):
+        return
     one_write = all(a[0] == b[0] and b[1] == a[1] + 1 for a, b in zip(last, now, strict=True))
-    return (counted.sample_after, False) if one_write else (None, False)
+    before = counted.sample_after if one_write else None
+    if sample.tensor is not None:  # on a device: whether they are zeros is seen later
+        update.gradient, update.if_cleared, update.decided = sample, before, False
+    elif any(_numbers(sample)):
+        update.gradient, update.untouched = sample, True
+    else:
+        update.gradient = before
 
 
 def _rises(window: OptimizerWindow, before: _State, now: _State) -> bool:
@@ -489,11 +493,3 @@ def _numbers(values: Deferred | None) -> list[float]:
 
 def _all(values: Sequence[Deferred | None]) -> list[float]:
     return [number for part in values for number in _numbers(part)]
-
-
-def _joined(values: Sequence[Deferred | None]) -> Deferred | None:
-    """On the CPU; on a device, parts of it are not compared."""
-    parts = [part for part in values if part is not None]
-    if not parts or any(part.tensor is not None for part in parts):
-        return None
-    return Deferred.of(_all(parts))

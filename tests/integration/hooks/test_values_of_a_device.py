@@ -5,13 +5,24 @@ Here, the hooks take the CPU for such a device: see ``helpers.device``.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import pytest
 import torch
 
 from gradledger.capture import async_copy
 from gradledger_monitor.ingest import schema
 from helpers.device import arrive_late
-from helpers.training import Recording, accused, cross_entropy, recording, tiny_model, windows
+from helpers.training import (
+    Recording,
+    accused,
+    cross_entropy,
+    recording,
+    tiny_model,
+    tokens,
+    windows,
+)
+from helpers.updates import recorded_to_the_end
 
 
 @pytest.fixture(autouse=True)
@@ -87,3 +98,38 @@ def test_what_many_losses_share_is_copied_once(monkeypatch: pytest.MonkeyPatch) 
     async_copy.start_copies([shared, other, shared])
     assert sizes == [2]
     assert (shared.value(), other.value()) == (2, 3)
+
+
+def _to_zero(parameters: Sequence[torch.Tensor]) -> None:
+    for parameter in parameters:
+        assert parameter.grad is not None
+        parameter.grad.zero_()
+
+
+def _to_none(parameters: Sequence[torch.Tensor]) -> None:
+    for parameter in parameters:
+        parameter.grad = None
+
+
+@pytest.mark.parametrize("right", [True, False])
+@pytest.mark.parametrize("clear", [_to_zero, _to_none])
+def test_updates_by_hand_are_judged(
+    clear: Callable[[Sequence[torch.Tensor]], None], right: bool
+) -> None:
+    model = tiny_model()
+    parameters = list(model.parameters())
+    with recorded_to_the_end() as recorded:
+        for window in windows(6):
+            total = sum(map(tokens, window))
+            for batch in window:
+                summed = cross_entropy(model, batch, reduction="sum")
+                (summed / total if right else cross_entropy(model, batch) / 4).backward()
+            with torch.no_grad():
+                for parameter in parameters:
+                    assert parameter.grad is not None
+                    parameter.sub_(0.1 * parameter.grad)
+            clear(parameters)
+    evaluation = recorded.evaluation()
+    found = {} if right else {"reduction.token_weights_unequal"}
+    assert accused(evaluation).keys() == set(found)
+    assert evaluation.verdict == ("balanced" if right else "broken")
