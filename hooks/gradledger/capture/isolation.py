@@ -188,6 +188,13 @@ def local_part(tensor: Any) -> Any:
     return tensor.detach().to_local() if shard is None else shard
 
 
+def version_of(tensor: Any) -> int:
+    """A number that changes with each write; a DTensor and its local part have one each."""
+    version: int = tensor._version
+    part = local_part(tensor)
+    return version if part is tensor else version + int(part._version)
+
+
 def has_readable_grad(parameter: Any) -> bool:
     """PyTorch warns if ``.grad`` of a tensor that is no leaf is read."""
     return bool(parameter.is_leaf) and is_plain(local_part(parameter))

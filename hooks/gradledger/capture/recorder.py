@@ -411,7 +411,7 @@ class Recorder:
         if running is not None and not window.stepping and not unmeasured:
             window.add_micro_batch(running, runs=True)  # from a hook inside backward
             window.counted_number = running.number
-        step = window.close(self.windows.index_of(window), time())
+        step = self.windows.close(window, time())
         step.facts, step.update = self._observers.facts, update
         if update is not None and not update.untouched:
             step.missing["norm"] = GONE

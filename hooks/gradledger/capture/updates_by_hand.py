@@ -29,7 +29,7 @@ import torch
 
 from gradledger.capture import gradient_probe
 from gradledger.capture.async_copy import Deferred, joined
-from gradledger.capture.isolation import is_plain, local_part
+from gradledger.capture.isolation import is_plain, local_part, version_of
 from gradledger.capture.open_parts import OpenUpdate
 from gradledger.capture.open_records import CountedMicroBatch, OpenMicroBatch
 from gradledger.capture.open_terms import HALF
@@ -81,7 +81,7 @@ class _State:
 
     def __init__(self, parameters: Sequence[Any]) -> None:
         self.ids = list(map(id, parameters))
-        self.versions = [_version(parameter) for parameter in parameters]
+        self.versions = [version_of(parameter) for parameter in parameters]
         self.values = [gradient_probe.copy_coordinates([p]) for p in parameters]
         self.on_cpu = all(local_part(p).is_cpu for p in parameters)
         self.gradients = [_gradient_of(parameter) for parameter in parameters]
@@ -476,11 +476,6 @@ def _norms(gradients: Sequence[Any]) -> Deferred | None:
         return None
     detached = [gradient.detach() for gradient in dense]
     return Deferred(torch.stack(list(torch._foreach_norm(detached))).float())
-
-
-def _version(parameter: Any) -> int:
-    version: int = local_part(parameter)._version
-    return version
 
 
 def _precision(tensor: torch.Tensor) -> float:

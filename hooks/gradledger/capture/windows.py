@@ -46,7 +46,7 @@ from gradledger.capture.async_copy import Deferred, values_soon
 from gradledger.capture.backwards import Backwards, is_alive
 from gradledger.capture.code.call_sites import CalledFrom
 from gradledger.capture.gradient_probe import GradientProbe, copy_coordinates, spread
-from gradledger.capture.isolation import has_readable_grad, is_abstract, local_part
+from gradledger.capture.isolation import has_readable_grad, is_abstract, local_part, version_of
 from gradledger.capture.open_parts import OpenEvent, OpenUnfinished, Schedule
 from gradledger.capture.open_records import CountedMicroBatch, OpenMicroBatch, OpenStep
 from gradledger.records import Op
@@ -81,6 +81,7 @@ class OptimizerWindow:
         self.name = type(optimizer).__name__
         self.index: int | None = None  # assigned at the first step, the same on every rank
         self.steps = 0
+        self.closed_as = 0  # which of the steps of all optimizers the latest one was
         self.micro_batches: list[CountedMicroBatch] = []
         self.events: list[OpenEvent] = []
         self.probe = GradientProbe()
@@ -198,11 +199,11 @@ class OptimizerWindow:
     def read_marks(self) -> list[tuple[int, int]]:
         """The marks of the probed gradients now."""
         gradients = [p.grad for p in self.probed_parameters]
-        return [ABSENT if g is None else (id(g), _version(g)) for g in gradients]
+        return [ABSENT if g is None else (id(g), version_of(g)) for g in gradients]
 
     def read_versions(self) -> list[int]:
         """The versions of the probed parameters now."""
-        return list(map(_version, self.probed_parameters))
+        return list(map(version_of, self.probed_parameters))
 
     def sample(self) -> Deferred | None:
         """A few coordinates of the current gradients."""
@@ -286,12 +287,6 @@ class OptimizerWindow:
         return step
 
 
-def _version(gradient: Any) -> int:
-    version: int = gradient._version
-    part = local_part(gradient)
-    return version if part is gradient else version + part._version
-
-
 class OpenWindows:
     """The windows of all optimizers of this process. The caller holds the recorder's lock."""
 
@@ -301,6 +296,7 @@ class OpenWindows:
         self._backwards = backwards or Backwards()
         self._by_optimizer: dict[int, OptimizerWindow] = {}
         self._numbered: list[OptimizerWindow | _DroppedOptimizer] = []
+        self.closed = 0  # steps of all optimizers that were observed
         self._strays: dict[int, int] = {}  # by thread: backwards that reached no optimizer
 
     def __iter__(self) -> Iterator[OptimizerWindow]:
@@ -347,6 +343,11 @@ class OpenWindows:
             own = optimizer is None or window.optimizer is optimizer
             window.add_event(OpenEvent(op, 0, own=own, scaler=scaler))
 
+    def close(self, window: OptimizerWindow, now: float) -> OpenStep:
+        """Close a window with a step of its optimizer."""
+        self.closed = window.closed_as = self.closed + 1
+        return window.close(self.index_of(window), now)
+
     def add_own_event(self, op: Op, optimizer: Any) -> None:
         """Note a call in the window of its optimizer alone."""
         for window in () if self.skipping else self.of_this_thread():
@@ -365,11 +366,14 @@ class OpenWindows:
     ) -> Iterator[tuple[OpenStep, OptimizerWindow]]:
         """At the end of the process: windows that no step closed, or whose schedule goes on.
 
-        Where another optimizer has stepped, an open window may wait for it, as in a GAN.
+        Where another optimizer has stepped, an open window may wait for it, as in a GAN. One that
+        took many steps since went on in its place: a training that was resumed.
         """
         stepped = [window for window in self._numbered if window.steps]
         for window in [] if self.skipping else self.of_this_thread():
             plan = window.schedule and window.schedule.unfinished(window.steps, window.largest)
+            if 2 * (self.closed - window.closed_as) > window.steps:
+                plan = None
             if plan or (stepped in ([], [window]) and window.is_left_open()):
                 window.code.stop()
                 step = window.close(self.index_of(window), now)

@@ -37,6 +37,10 @@ class ParameterUpdates(Observer):
 
     facts = ("parameters", "update_ratio", "replica")
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._totals: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # parameters, by window
+
     def step_begins(self, step: OpenStep, window: OptimizerWindow) -> None:
         """Sample the parameters before the step."""
         if step.update is not None:
@@ -54,12 +58,15 @@ class ParameterUpdates(Observer):
         if step.parameters_before is not None:
             step.parameters_after = copy_coordinates(window.probed_parameters)
 
-    @staticmethod
-    def _sample_replica(step: OpenStep, window: OptimizerWindow) -> None:
-        if step.step > ALL_UNTIL and step.step % EVERY != 1:
+    def _sample_replica(self, step: OpenStep, window: OptimizerWindow) -> None:
+        groups = getattr(window.optimizer, "param_groups", ())
+        total = sum(len(group["params"]) for group in groups)
+        grown = total > self._totals.get(window, total)  # new parameters start from equal ones, too
+        self._totals[window] = total
+        if step.step > ALL_UNTIL and step.step % EVERY != 1 and not grown:
             return
         parameters = window.parameters()
-        indices = replica_indices(step.step, len(parameters))
+        indices = replica_indices(1 if grown else step.step, len(parameters))
         if step.fields.get("outside"):  # each rank holds the whole of what FSDP2 leaves out
             indices = [index for index in indices if not is_dtensor(parameters[index])]
         chosen = [parameters[index] for index in indices]
