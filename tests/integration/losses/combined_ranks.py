@@ -70,6 +70,14 @@ def clipped(model: nn.Module) -> None:
     nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
 
 
+def scaled_and_clipped(model: nn.Module) -> None:
+    """Added up, multiplied by a number of the rank, and clipped: all step on one gradient again."""
+    for gradient in gradients(model):
+        dist.all_reduce(gradient)
+        gradient *= 1 + dist.get_rank()
+    nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+
+
 def clipped_before(limit: float) -> Combine:
     """Each rank clips its own gradient, and then they are averaged."""
 
@@ -225,6 +233,7 @@ def rows(data: list[Batches]) -> dict[str, dict[str, Any]]:
         "summed": train(times(1), of_all(1), data),
         "flattened": train(flattened, fair, data),
         "clipped": train(clipped, fair, data),
+        "scaled and clipped": train(scaled_and_clipped, fair, data),
         "clipped before": train(clipped_before(1e-3), fair, data),
         "not clipped before": train(clipped_before(1e3), fair, data),
         "never divided": train(times(1), fair, data),

@@ -135,6 +135,12 @@ def test_clipping_what_was_combined_does_not_move_the_balance(ranks: list[RankRe
     assert (accused(evaluation), evaluation.verdict) == ({}, "balanced")
 
 
+def test_clipping_multiples_of_one_gradient_is_no_clipping_before_the_sum(
+    ranks: list[RankResults],
+) -> None:
+    assert "clip.local_norm" not in accused(judged(facts(ranks, "scaled and clipped")))
+
+
 def test_clipping_what_is_combined_afterwards_is_named(ranks: list[RankResults]) -> None:
     (finding,) = (
         f for f in judged(facts(ranks, "clipped before")).findings if f.severity != "info"

@@ -1,5 +1,7 @@
 """The training stops after a third of its schedule, and a new optimizer goes on from its state."""
 
+from typing import Any
+
 import torch
 
 from museum.parts import mlp, points
@@ -8,13 +10,13 @@ EPOCHS, BATCHES, K = 6, 9, 3
 STEPS = EPOCHS * BATCHES // K
 
 
-def setup():
+def setup() -> tuple[Any, Any, Any]:
     model = mlp(8, 16, 1)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     return model, optimizer, torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
 
 
-def train(model, optimizer, scheduler, epochs):
+def train(model: Any, optimizer: Any, scheduler: Any, epochs: range) -> None:
     for epoch in epochs:
         batches = points([4] * BATCHES, seed=epoch)
         for number, (x, y) in enumerate(batches, 1):

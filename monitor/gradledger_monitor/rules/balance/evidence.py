@@ -139,6 +139,11 @@ def divides_by_samples(facts: StepFacts, objective: Objective) -> bool:
     return Near(divisor, facts.tolerance)(facts.samples)
 
 
+def is_divided_by(objective: Objective, count: int) -> bool:
+    """Whether each term is divided by that constant, and by no other number."""
+    return all([number(d) for d in t.loss_term.divisors] == [count] for t in objective.terms)
+
+
 def is_sum(facts: StepFacts, objective: Objective) -> bool:
     """Every token weighs 1, or 1 averaged over ranks or micro-batches: nothing divides by N.
 

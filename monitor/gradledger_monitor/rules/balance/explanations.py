@@ -22,6 +22,7 @@ from gradledger_monitor.rules.balance.evidence import (
     excess_of_combination,
     has_known_unit,
     is_bare_reduction,
+    is_divided_by,
     is_half_squared_error,
     is_mean,
     is_mean_by_weight,
@@ -182,7 +183,8 @@ def _by_ranks(
 ) -> Diagnosis | None:
     """B = R of averaged gradients, unless K = R too; or the factor of the wrapper's or loop's sync.
 
-    With K = R, B = R may also be a missing division by K: ``_by_number`` decides.
+    With K = R, B = R may also be a missing division by K: ``_by_number`` decides, but for a mean
+    that is divided by K, where a constant explains B.
     """
     ranks, near = facts.run.world_size, Near(balance, facts.tolerance)
     if facts.divisor is not None and near(ranks / facts.divisor):
@@ -190,9 +192,11 @@ def _by_ranks(
     excess = excess_of_combination(facts)
     if excess is not None and _is_off_by(excess, facts, objective, balance, past):
         return Diagnosis("world", objective=objective, ratio=excess)
-    averages = facts.averaged and facts.divisor is None
-    if averages and near(ranks) and facts.micro_batches_of(objective) != ranks:
-        if coefficient_explains(facts, objective, balance):
+    if not (facts.averaged and facts.divisor is None and near(ranks)):
+        return None
+    one_more, k = coefficient_explains(facts, objective, balance), facts.micro_batches_of(objective)
+    if k != ranks or (one_more and is_reduced_by_mean(objective) and is_divided_by(objective, k)):
+        if one_more:
             return Diagnosis("world_or_weight", objective=objective, ratio=ranks)
         world = Diagnosis("world", objective=objective, ratio=ranks)
         return _if_consistent(facts, past, world, lambda _: ranks)

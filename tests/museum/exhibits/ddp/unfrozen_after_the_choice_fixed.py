@@ -9,7 +9,7 @@ with two_ranks() as rank:
     torch.manual_seed(0)
     model = TinyLM()
     model.embed.requires_grad_(False)
-    optimizer = torch.optim.SGD(model.head.parameters(), lr=0.1)
+    optimizer = torch.optim.SGD(model.head.parameters(), lr=1.0)
     averaged = list(model.parameters())
 
     for number, window in enumerate(text(24, seed=1 + rank, lengths=EVEN)):
