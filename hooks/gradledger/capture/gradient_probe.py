@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from gradledger import guard
 from gradledger.capture.async_copy import Deferred, as_real, flat_values
 from gradledger.capture.isolation import capturing, is_plain, isolated, local_part
 from gradledger.records import Samples
@@ -76,9 +77,9 @@ class GradientProbe:
     def _freed(self, reference: weakref.ref[Any]) -> None:
         """A gradient was freed. It may be one whose view was dropped before."""
         if any(reference is current for current in self._references):
-            if self.keeps_freed and not capturing():
-                with isolated():
-                    self.freed = _copy_views(self._views)
+            if self.keeps_freed:
+                with guard.fail_open("the sample of a freed gradient"), isolated():
+                    self.freed = None if capturing() else _copy_views(self._views)
             self.release()
 
 
