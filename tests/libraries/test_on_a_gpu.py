@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from helpers.training import CLASSES, INPUTS, accused, cross_entropy, tokens, windows
-from helpers.updates import recorded_to_the_end
+from helpers.training import CLASSES, INPUTS, windows
+from libraries.watched import assert_closes_its_windows
 
 pytestmark = pytest.mark.skipif(
     not torch.cuda.is_available(), reason="there is no CUDA device here"
@@ -47,19 +47,5 @@ MAKE = {
 def test_an_optimizer_of_8_bits_is_judged(name: str, right: bool) -> None:
     torch.manual_seed(0)
     layers = [nn.Linear(INPUTS, WIDTH), nn.Tanh(), nn.Linear(WIDTH, CLASSES)]
-    net = nn.Sequential(*layers).cuda()
-    with recorded_to_the_end() as recorded:
-        optimizer = MAKE[name](net)
-        for window in windows(5):
-            batches = [(inputs.cuda(), labels.cuda()) for inputs, labels in window]
-            total = sum(map(tokens, batches))
-            for batch in batches:
-                summed = cross_entropy(net, batch, reduction="sum")
-                loss = summed / total if right else cross_entropy(net, batch) / len(window)
-                loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-    assert len(recorded.records()) == 5
-    evaluation = recorded.evaluation()
-    expected = ("balanced", []) if right else ("broken", ["reduction.token_weights_unequal"])
-    assert (evaluation.verdict, list(accused(evaluation))) == expected
+    data = [[(inputs.cuda(), labels.cuda()) for inputs, labels in w] for w in windows(5)]
+    assert_closes_its_windows(nn.Sequential(*layers).cuda(), data, MAKE[name], right)

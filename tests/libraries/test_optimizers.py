@@ -14,8 +14,9 @@ from prodigyopt import Prodigy
 from schedulefree import AdamWScheduleFree, ScheduleFreeWrapper
 from torch import nn
 
-from helpers.training import accused, cross_entropy, tiny_model, tokens, windows
+from helpers.training import tiny_model, windows
 from helpers.updates import recorded_to_the_end
+from libraries.watched import assert_closes_its_windows
 
 MAKE: dict[str, Callable[[nn.Module], Any]] = {
     "lion": lambda net: Lion(net.parameters(), lr=1e-3),
@@ -30,22 +31,7 @@ MAKE: dict[str, Callable[[nn.Module], Any]] = {
 @pytest.mark.parametrize("right", [True, False])
 @pytest.mark.parametrize("name", MAKE)
 def test_an_optimizer_of_a_package_is_judged(name: str, right: bool) -> None:
-    net = tiny_model()
-    with recorded_to_the_end() as recorded:
-        optimizer = MAKE[name](net)
-        getattr(optimizer, "train", lambda: None)()
-        for window in windows(5):
-            total = sum(map(tokens, window))
-            for batch in window:
-                summed = cross_entropy(net, batch, reduction="sum")
-                loss = summed / total if right else cross_entropy(net, batch) / len(window)
-                loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-    assert len(recorded.records()) == 5
-    evaluation = recorded.evaluation()
-    expected = ("balanced", []) if right else ("broken", ["reduction.token_weights_unequal"])
-    assert (evaluation.verdict, list(accused(evaluation))) == expected
+    assert_closes_its_windows(tiny_model(), windows(5), MAKE[name], right)
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from gradledger_monitor.model.findings import EvaluationResult
-from helpers.training import Recording, accused
+from helpers.training import Batches, Recording, accused, cross_entropy, tokens
+from helpers.updates import recorded_to_the_end
 
 
 @dataclass
@@ -107,3 +108,24 @@ class Watched:
         """B of each objective of a step, by its name."""
         facts = self.recorded.facts()[step]
         return {o.name: o.ledger.balance for o in facts.objectives}
+
+
+def assert_closes_its_windows(
+    net: nn.Module, data: list[Batches], make: Callable[[nn.Module], Any], right: bool
+) -> None:
+    """Each step of the optimizer that ``make`` returns is recorded, and the loop judged."""
+    with recorded_to_the_end() as recorded:
+        optimizer = make(net)
+        getattr(optimizer, "train", lambda: None)()
+        for window in data:
+            total = sum(map(tokens, window))
+            for batch in window:
+                summed = cross_entropy(net, batch, reduction="sum")
+                loss = summed / total if right else cross_entropy(net, batch) / len(window)
+                loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    assert len(recorded.records()) == len(data)
+    evaluation = recorded.evaluation()
+    expected = ("balanced", []) if right else ("broken", ["reduction.token_weights_unequal"])
+    assert (evaluation.verdict, list(accused(evaluation))) == expected
