@@ -14,7 +14,7 @@ from .conftest import Scripts, all_stored
 
 LIMITED = """
 import resource
-resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))  # as a full disk: EFBIG for ENOSPC
+resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000))  # as a full disk: EFBIG for ENOSPC
 """
 TRAIN = "train(20)\nwait_until(lambda: on_disk() == 20)\ntrain(280)"  # with two optimizers
 
