@@ -149,13 +149,20 @@ def is_plain(tensor: Any) -> bool:
     return not tensor.is_meta and not _is_traced(tensor)
 
 
+def is_real_number(value: Any) -> bool:
+    """Whether the value is a number, or a 0-dim tensor whose number can be read."""
+    if not isinstance(value, torch.Tensor):
+        return isinstance(value, (int, float))
+    return not (value.dim() or value.is_complex()) and is_plain(value)
+
+
 def number_at_once(value: Any) -> float | None:
-    """A number, also of a 0-dim CPU tensor; None of what a device would have to be waited for."""
-    if isinstance(value, (int, float)):
-        return float(value)
-    if not isinstance(value, torch.Tensor) or value.dim() or value.is_complex():
+    """The real number; None if there is none, or if reading it would wait for a device."""
+    if not is_real_number(value):
         return None
-    return float(value.detach()) if value.is_cpu and is_plain(value) else None
+    if not isinstance(value, torch.Tensor):
+        return float(value)
+    return float(value.detach()) if value.is_cpu else None
 
 
 def is_abstract(tensor: Any) -> bool:

@@ -396,8 +396,6 @@ class OpenStep:
             for sent, square in zip(record.micro_batches, added, strict=False):
                 sent.sample_norm = None if square is None else _digits(math.sqrt(square))
 
-    # ------------------------------------------------------------------ norms and updates
-
     def _measure_norms(self, record: StepRecord) -> None:
         norms = [(group, norm) for group, item in self.norms for norm in item.values()]
         if norms:

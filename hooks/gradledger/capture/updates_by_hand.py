@@ -15,7 +15,7 @@ unless it happens twice in a row. If some parameters of a group change and other
 split: a GAN by hand updates its two networks in turn.
 
 What an update applied is read from the gradients that are left when the next backward begins: see
-``_applied_gradient``. If they are gone, it is not known.
+``_set_gradient``. If they are gone, it is not known.
 """
 
 from __future__ import annotations

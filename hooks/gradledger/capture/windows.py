@@ -81,7 +81,7 @@ class OptimizerWindow:
         self.name = type(optimizer).__name__
         self.index: int | None = None  # assigned at the first step, the same on every rank
         self.steps = 0
-        self.closed_as = 0  # which of the steps of all optimizers the latest one was
+        self.closed_as = 0  # the number of its latest step among those of all optimizers
         self.micro_batches: list[CountedMicroBatch] = []
         self.events: list[OpenEvent] = []
         self.probe = GradientProbe()
@@ -343,16 +343,16 @@ class OpenWindows:
             own = optimizer is None or window.optimizer is optimizer
             window.add_event(OpenEvent(op, 0, own=own, scaler=scaler))
 
-    def close(self, window: OptimizerWindow, now: float) -> OpenStep:
-        """Close a window with a step of its optimizer."""
-        self.closed = window.closed_as = self.closed + 1
-        return window.close(self.index_of(window), now)
-
     def add_own_event(self, op: Op, optimizer: Any) -> None:
         """Note a call in the window of its optimizer alone."""
         for window in () if self.skipping else self.of_this_thread():
             if window.optimizer is optimizer:
                 window.add_event(OpenEvent(op, 0))
+
+    def close(self, window: OptimizerWindow, now: float) -> OpenStep:
+        """Close a window with a step of its optimizer."""
+        self.closed = window.closed_as = self.closed + 1
+        return window.close(self.index_of(window), now)
 
     def abandoned(self) -> list[OptimizerWindow]:
         """At the end of the process: windows that a guard abandoned."""
@@ -366,14 +366,14 @@ class OpenWindows:
     ) -> Iterator[tuple[OpenStep, OptimizerWindow]]:
         """At the end of the process: windows that no step closed, or whose schedule goes on.
 
-        Where another optimizer has stepped, an open window may wait for it, as in a GAN. One that
-        took many steps since went on in its place: a training that was resumed.
+        Where another optimizer has stepped, an open window may wait for it, as in a GAN. If others
+        took many steps since, its schedule had ended before: a new optimizer may resume a training.
         """
         stepped = [window for window in self._numbered if window.steps]
         for window in [] if self.skipping else self.of_this_thread():
-            plan = window.schedule and window.schedule.unfinished(window.steps, window.largest)
-            if 2 * (self.closed - window.closed_as) > window.steps:
-                plan = None
+            is_last = 2 * (self.closed - window.closed_as) <= window.steps
+            schedule = window.schedule if is_last else None
+            plan = schedule and schedule.unfinished(window.steps, window.largest)
             if plan or (stepped in ([], [window]) and window.is_left_open()):
                 window.code.stop()
                 step = window.close(self.index_of(window), now)

@@ -61,12 +61,12 @@ class ParameterUpdates(Observer):
     def _sample_replica(self, step: OpenStep, window: OptimizerWindow) -> None:
         groups = getattr(window.optimizer, "param_groups", ())
         total = sum(len(group["params"]) for group in groups)
-        grown = total > self._totals.get(window, total)  # new parameters start from equal ones, too
+        grown = total > self._totals.get(window, total)  # what joins should be equal on all ranks
         self._totals[window] = total
         if step.step > ALL_UNTIL and step.step % EVERY != 1 and not grown:
             return
         parameters = window.parameters()
-        indices = replica_indices(1 if grown else step.step, len(parameters))
+        indices = replica_indices(1 if grown else step.step, total)
         if step.fields.get("outside"):  # each rank holds the whole of what FSDP2 leaves out
             indices = [index for index in indices if not is_dtensor(parameters[index])]
         chosen = [parameters[index] for index in indices]

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from gradledger.capture.step_sampling import StepSampler
+from helpers.device import arrive_late
 from helpers.training import (
     Batches,
     Recording,
@@ -89,8 +90,16 @@ def test_steps_are_skipped_as_those_of_others() -> None:
     assert [(step.step, len(step.micro_batches)) for step in steps] == [(2, 4), (3, 4), (5, 4)]
 
 
-def test_a_step_that_raises_is_not_taken_for_an_outer_one() -> None:
-    """The loop catches the error, and steps again: without memory, for example."""
+@pytest.mark.parametrize("late", [False, True])
+def test_a_step_that_raises_is_not_taken_for_an_outer_one(
+    monkeypatch: pytest.MonkeyPatch, late: bool
+) -> None:
+    """The loop catches the error, and steps again: without memory, for example.
+
+    ``late``: on a device, the sample of the step that raised was never sent.
+    """
+    if late:
+        arrive_late(monkeypatch.setattr)
     net = tiny_model()
     with recording() as recorded:
         optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
@@ -106,6 +115,7 @@ def test_a_step_that_raises_is_not_taken_for_an_outer_one() -> None:
             optimizer.zero_grad()
     assert torch.optim.SGD.step is wrapped
     assert {step.step for step in recorded.records()} >= {1, 3, 4}
+    assert not any("could not be read" in str(step.missing) for step in recorded.records())
 
 
 class Accumulating(torch.optim.Adadelta):

@@ -111,7 +111,7 @@ class _Walk:
     def _add(self, loss: LossNode) -> None:
         """Add a loss. The penalties on single parameters have one weight: the first is enough."""
         if not loss.penalty or all(
-            (loss.name, loss.path) != (other.name, other.path)
+            (loss.name, loss.path.at_once()) != (other.name, other.path.at_once())
             for other in self.losses
             if other.penalty
         ):

@@ -6,10 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import torch
-
 from gradledger.capture.async_copy import Deferred
-from gradledger.capture.isolation import is_plain, number_at_once
+from gradledger.capture.isolation import is_real_number, number_at_once
 from gradledger.capture.open_terms import Constant
 from gradledger.observers.losses.saved_hooks import has_unpack_hook
 from gradledger.observers.losses_compiled.live import CompiledLoss
@@ -49,6 +47,16 @@ class GraphPath(NamedTuple):
             if factor is not None:
                 return self._replace(factors=(*self.factors, factor))
         return self
+
+    def at_once(self) -> GraphPath:
+        """The path without the constants that are read later, to be compared with others."""
+
+        def without_late(constants: tuple[Constant, ...]) -> tuple[Constant, ...]:
+            return tuple(0.0 if isinstance(each, Deferred) else each for each in constants)
+
+        return self._replace(
+            divisors=without_late(self.divisors), factors=without_late(self.factors)
+        )
 
     def divided_by(self, divisor: Constant) -> GraphPath:
         """The path continued through a division; of very many, the last ones are unknown."""
@@ -176,9 +184,7 @@ def _constant(node: Any) -> Constant | None:
 
 
 def _is_constant(other: Any) -> bool:
-    if not isinstance(other, torch.Tensor):
-        return isinstance(other, (int, float))
-    return not (other.dim() or other.requires_grad or other.is_complex()) and is_plain(other)
+    return is_real_number(other) and not getattr(other, "requires_grad", False)
 
 
 def _other(node: Any) -> Any:
