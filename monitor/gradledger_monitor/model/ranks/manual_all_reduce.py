@@ -236,7 +236,7 @@ def _fit_outside(rows: Sequence[StepRecord]) -> tuple[float, float | None] | str
     if factor is None or len(outside) < MIN_COORDINATES:
         return OUTSIDE_UNSEEN
     own = [_at(outside, row) for row in before]
-    combined = _sum_of(own, _at(outside, after[0]), tolerance).factor
+    combined = sum_of(own, _at(outside, after[0]), tolerance).factor
     if combined is None:
         return OUTSIDE_NO_SUM
     excess = combined * len(rows) / factor
@@ -352,7 +352,7 @@ def _factors_between(rows: Sequence[StepRecord], tolerance: float) -> list[float
         if equalised is None:
             return []
         before, (combined, *_) = equalised
-        factor = _sum_of(before, combined, tolerance).factor
+        factor = sum_of(before, combined, tolerance).factor
         if factor is None:
             return []
         factors.append(factor * len(rows))
@@ -377,7 +377,7 @@ def _fit(
     at_step = [[value / clipping for value in values] for values, clipping in pairs]
     if not all(_are_equal(coordinate, tolerance) for coordinate in zip(*at_step, strict=True)):
         return _difference(ranks, after_backward, at_step, tolerance)
-    result = _sum_of(after_backward, at_step[0], tolerance)
+    result = sum_of(after_backward, at_step[0], tolerance)
     if result.reason == NO_SUM:
         factors = rank_factors(after_backward, at_step[0], tolerance, MIN_COORDINATES)
         return ManualAllReduce(factors=factors) if factors else result
@@ -390,11 +390,11 @@ def _difference(ranks: list[int], before: Rows, applied: Rows, tolerance: float)
     if combined and combined < sum(map(any, zip(*applied, strict=True))):
         scaled = not _are_equal(scales, tolerance)
         return ManualAllReduce(reason=DIFFERENT, partly=True, scales=scales if scaled else ())
-    if combined and _sum_of(before, applied[0], tolerance).factor is not None:
+    if combined and sum_of(before, applied[0], tolerance).factor is not None:
         return ManualAllReduce(reason=DIFFERENT, scales=scales)
     clusters = _clusters(applied, tolerance)
     shared = [cluster for cluster in clusters if len(cluster) > 1]
-    sums = [_sum_of([before[i] for i in c], applied[c[0]], tolerance) for c in shared]
+    sums = [sum_of([before[i] for i in c], applied[c[0]], tolerance) for c in shared]
     if sums and len(clusters) > 1 and all(each.factor is not None for each in sums):
         groups = tuple(tuple(ranks[i] for i in cluster) for cluster in clusters)
         return ManualAllReduce(reason=DIFFERENT, groups=groups)
@@ -461,7 +461,7 @@ def _are_equal(values: Sequence[float], tolerance: float) -> bool:
     return max(values) - min(values) <= tolerance * max(map(abs, values))
 
 
-def _sum_of(before: Rows, applied: list[float], tolerance: float) -> ManualAllReduce:
+def sum_of(before: Rows, applied: list[float], tolerance: float) -> ManualAllReduce:
     """c, if ``applied`` is c times the sum of the rows ``before``."""
     sums = [total(values) for values in zip(*before, strict=True)]
     sizes = [total(map(abs, values)) for values in zip(*before, strict=True)]

@@ -194,10 +194,13 @@ def _by_ranks(
         return Diagnosis("world", objective=objective, ratio=excess)
     if not (facts.averaged and facts.divisor is None and near(ranks)):
         return None
-    one_more, k = coefficient_explains(facts, objective, balance), facts.micro_batches_of(objective)
-    if k != ranks or (one_more and is_reduced_by_mean(objective) and is_divided_by(objective, k)):
-        if one_more:
+    k = facts.micro_batches_of(objective)
+    may_lack_k = k == ranks
+    if coefficient_explains(facts, objective, balance):
+        has_k = is_reduced_by_mean(objective) and is_divided_by(objective, k)
+        if not may_lack_k or has_k:
             return Diagnosis("world_or_weight", objective=objective, ratio=ranks)
+    elif not may_lack_k:
         world = Diagnosis("world", objective=objective, ratio=ranks)
         return _if_consistent(facts, past, world, lambda _: ranks)
     return None

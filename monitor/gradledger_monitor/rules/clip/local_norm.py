@@ -8,6 +8,7 @@ from gradledger_monitor.ingest.schema import StepRecord
 from gradledger_monitor.model.clipping import clip_coefficient
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.numbers import number
+from gradledger_monitor.model.ranks.manual_all_reduce import sum_of
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.number_text import significant
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_applicable, not_measured
@@ -17,7 +18,6 @@ model.clip_grad_norm_(max_norm)      # of FSDP: the norm of the shards of all ra
 # FSDP2: torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm) sees all shards"""
 
 DIFFER = 0.01  # relative: rounding is far below
-DIRECTION = 1e-3  # of the largest value: a multiple, to the rounding of the coefficients
 EQUAL = 1e-4  # of the largest value: ranks that copied one gradient differ by rounding alone
 
 
@@ -120,11 +120,11 @@ def _of_replicas(facts: StepFacts, clips: list[_Clip]) -> Outcome:
     if not _are_equal(at_step) or _are_equal(before) or not _engaged(clips) or not _differ(norms):
         return OK
     # Ranks that combine first, and clip multiples of one gradient, step on equal ones, too.
-    clipped, unclipped = (
-        _sum(factors, before)
-        for factors in ([clip.coefficient for clip in clips], [1.0] * len(clips))
+    clipped = [[c.coefficient * v for v in row] for c, row in zip(clips, before, strict=True)]
+    shown, also_before = (
+        sum_of(rows, at_step[0], facts.tolerance).factor is not None for rows in (clipped, before)
     )
-    if not _is_multiple(at_step[0], clipped) or _is_multiple(at_step[0], unclipped):
+    if not shown or also_before:
         return OK
     return finding(
         "warning",
@@ -148,24 +148,6 @@ def _are_equal(samples: list[list[float]]) -> bool:
     columns = list(zip(*samples, strict=False))
     largest = max((abs(value) for column in columns for value in column), default=0.0)
     return largest > 0 and all(max(c) - min(c) <= EQUAL * largest for c in columns)
-
-
-def _sum(factors: list[float], samples: list[list[float]]) -> list[float]:
-    """The sum of the ranks' samples, each multiplied by its factor."""
-    return [
-        sum(f * value for f, value in zip(factors, column, strict=True))
-        for column in zip(*samples, strict=True)
-    ]
-
-
-def _is_multiple(sample: list[float], other: list[float]) -> bool:
-    """Whether all values have one ratio, to rounding."""
-    square = sum(value * value for value in other)
-    if not square:
-        return False
-    ratio = sum(a * b for a, b in zip(sample, other, strict=True)) / square
-    rest = max(abs(a - ratio * b) for a, b in zip(sample, other, strict=True))
-    return rest <= DIRECTION * max(map(abs, sample))
 
 
 def _last_clip(record: StepRecord) -> _Clip | None:
