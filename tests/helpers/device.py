@@ -20,8 +20,10 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
+import gradledger
+
 DEVICE = os.environ.get("GRADLEDGER_TEST_DEVICE", "cpu")
-HOOKS = os.path.join("hooks", "gradledger", "")
+HOOKS = os.path.join(os.path.dirname(gradledger.__file__), "")
 
 
 def occupy() -> None:

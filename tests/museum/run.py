@@ -55,8 +55,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--only", default="", help="scripts whose family/name holds this")
     parser.add_argument("--core", action="store_true", help="one incident of each rule, its twin")
-    parser.add_argument("--parallel", action="store_true", help="scripts of several ranks")
-    parser.add_argument("--one-rank", action="store_true", help="the other scripts alone")
+    ranks = parser.add_mutually_exclusive_group()
+    ranks.add_argument("--parallel", action="store_true", help="scripts of several ranks")
+    ranks.add_argument("--one-rank", action="store_true", help="scripts of one rank")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument(
         "--in-part", type=int, help="every Nth again, watching two steps of every four", metavar="N"
