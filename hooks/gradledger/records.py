@@ -237,6 +237,8 @@ class Unheld:
     names: list[str] = field(default_factory=list)  # of the first 64
     # positions in ``names`` of those in a Python list or dictionary, which is not registered
     listed: list[int] = field(default_factory=list)
+    # and of those that did not require a gradient earlier
+    unfrozen: list[int] = field(default_factory=list)
 
 
 @dataclass(eq=False, repr=False)
@@ -308,7 +310,7 @@ class StepRecord:
     parameters: float | None = None  # fingerprint of sampled parameters before the step
     replica: Replica | None = None  # if the ranks may hold replicas, on some steps
     layers: Layers | None = None  # at a few steps
-    unheld: Unheld | None = None  # at two of them
+    unheld: Unheld | None = None  # at some of them
     sampler: Literal["random", "sequential"] | None = None  # of the last DataLoader iterated
     batches: int | None = None  # from the only training DataLoader since the last step
     batch_size: int | None = None  # samples per batch

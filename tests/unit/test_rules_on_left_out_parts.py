@@ -55,9 +55,21 @@ def test_those_in_a_list_or_of_a_part_that_was_replaced_are_a_warning() -> None:
     orphan = layers("a", "parameter 4", without=("parameter 4",))
     replaced = unheld(Unheld(1, 8.0, ["head.weight"]), orphan)
     assert replaced is not None and replaced.severity == "warning"
-    assert "SGD holds 1 parameter that no model contains" in replaced.summary
+    assert "SGD holds 1 parameter that the model does not contain" in replaced.summary
     trained = unheld(Unheld(1, 8.0, ["head.weight"]), layers("a", "parameter 4"))
     assert trained is not None and trained.severity == "info"  # something uses it
+
+
+def test_a_part_that_was_replaced_later_keeps_its_name_in_the_optimizer() -> None:
+    replaced = unheld(Unheld(1, 8.0, ["head.weight"]), layers("body.weight", "head.weight"))
+    assert replaced is not None and replaced.severity == "warning"
+    assert "a part of it was replaced" in replaced.summary
+
+
+def test_what_was_unfrozen_for_the_training_is_a_warning() -> None:
+    unfrozen = unheld(Unheld(2, 16.0, ["body.weight", "body.bias"], unfrozen=[0, 1]))
+    assert unfrozen is not None and unfrozen.severity == "warning"
+    assert "Earlier in the run, 2 of them required no gradient." in unfrozen.summary
 
 
 def test_many_are_counted() -> None:

@@ -179,7 +179,7 @@ class OpenStep:
     models: OpenModels | None = None
     replica: OpenReplica | None = None
     layers: OpenLayers | None = None  # at a few steps
-    unheld: OpenUnheld | None = None  # at two of them
+    unheld: OpenUnheld | None = None  # at some of them
     untrained: Deferred | None = None  # gradients of parameters that had none up to now
     adopted: bool = False  # backward added to other gradients, from which the loop made these
     update: OpenUpdate | None = None  # if no optimizer made it

@@ -201,6 +201,7 @@ class Unheld(Struct, gc=False, kw_only=True, omit_defaults=True):
     elements: Annotated[float, Meta(ge=0)] = 0.0
     names: Annotated[list[Name], Meta(max_length=64)] = []
     listed: Annotated[list[Count], Meta(max_length=64)] = []
+    unfrozen: Annotated[list[Count], Meta(max_length=64)] = []
 
 
 class LeftOpen(Struct, gc=False, omit_defaults=True):

@@ -14,6 +14,7 @@ from gradledger.capture.layers.parameter_names import KEEPS_REFERENCED
 from gradledger.capture.layers.weight_decay import weight_decay_of
 from gradledger.records import StepRecord, Unheld
 from gradledger.torch_version import at_least
+from helpers.device import arrive_late
 from helpers.training import recording
 
 searched = pytest.mark.skipif(
@@ -59,7 +60,7 @@ def test_parameters_that_no_optimizer_holds_are_named() -> None:
     with recording() as kept:
         train(model, [optimizer])
     steps = unheld([step.resolve() for step in kept.steps])
-    assert list(steps) == [10, 30]
+    assert list(steps) == [10, 20, 30]
     assert steps[10].names == [
         "head.weight",
         "head.bias",
@@ -101,8 +102,59 @@ def test_parameters_without_new_gradients_are_not_named_and_none_is_compared_by_
             optimizer.zero_grad()
             mse_loss(model(x), torch.zeros(8, 2)).backward()
             optimizer.step()
-    assert list(unheld([step.resolve() for step in kept.steps])) == [30]
+    assert list(unheld([step.resolve() for step in kept.steps])) == [20, 30]
     assert all("layers" not in step.missing for step in kept.steps)  # nothing has failed
+
+
+@searched
+def test_each_parameter_is_compared_for_itself() -> None:
+    """One that gets no gradient between two looks does not hide the others."""
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 2))
+    parameter_names.add_model(model)
+    optimizer = torch.optim.SGD(model[0].parameters(), lr=0.1)
+    with recording() as kept:
+        for step in range(31):
+            model[1].requires_grad_(step < 5)  # its gradient stays, and is looked at
+            optimizer.zero_grad()
+            mse_loss(model(torch.randn(8, 4)), torch.zeros(8, 2)).backward()
+            model[1].requires_grad_(True)
+            optimizer.step()
+    steps = unheld([step.resolve() for step in kept.steps])
+    assert steps[20].names == ["2.weight", "2.bias"]
+
+
+@searched
+@pytest.mark.parametrize("late", [False, True])
+def test_layers_that_are_unfrozen_later_are_named(
+    monkeypatch: pytest.MonkeyPatch, late: bool
+) -> None:
+    if late:
+        arrive_late(monkeypatch.setattr)
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
+    model[0].requires_grad_(False)
+    parameter_names.add_model(model)
+    optimizer = torch.optim.SGD((p for p in model.parameters() if p.requires_grad), lr=0.1)
+    with recording() as kept:
+        train(model, [optimizer], 14)
+        model[0].requires_grad_(True)
+        train(model, [optimizer], 20)
+    steps = unheld([step.resolve() for step in kept.steps])
+    assert list(steps) == [30]
+    assert (steps[30].names, steps[30].unfrozen) == (["0.weight", "0.bias"], [0, 1])
+
+
+@searched
+def test_what_joins_the_optimizer_when_it_is_unfrozen_is_not_named() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
+    model[0].requires_grad_(False)
+    parameter_names.add_model(model)
+    optimizer = torch.optim.SGD(model[1].parameters(), lr=0.1)
+    with recording() as kept:
+        train(model, [optimizer], 14)
+        model[0].requires_grad_(True)
+        optimizer.add_param_group({"params": list(model[0].parameters())})
+        train(model, [optimizer], 20)
+    assert unheld([step.resolve() for step in kept.steps]) == {}
 
 
 # ---------------------------------------------------------------------- weight decay

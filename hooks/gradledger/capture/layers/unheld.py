@@ -1,8 +1,8 @@
 """Finds parameters of the model that get gradients, and that no optimizer holds.
 
-Looked for at three of the steps that measure layers, in the models that are known by then (see
-``parameter_names``). A parameter is reported from the second of these steps on, if its values have
-not changed since the first one: then nothing else updates it, either.
+Compared at some of the steps that measure layers, in the models that are known by then (see
+``parameter_names``). A parameter is reported if it got a gradient since the comparison before, and its
+values have not changed: then nothing else updates it, either.
 
 Modules in a Python list, tuple or dictionary are looked at, too: PyTorch does not register these,
 so that ``model.parameters()`` leaves them out.
@@ -11,6 +11,8 @@ so that ``model.parameters()`` leaves them out.
 from __future__ import annotations
 
 import gc
+import itertools
+import weakref
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -33,9 +35,10 @@ from gradledger.capture.layers.parameter_names import (
 from gradledger.records import Unheld
 from gradledger.torch_version import at_least
 
-COMPARED_AT = (3, 10, 30)  # steps of an optimizer
+FIRST_COMPARED = 3  # step of an optimizer
+STEPS_BETWEEN = 7  # at least: what else updates parameters may do so every few steps
 MOST_NAMED = 64  # in a record
-COORDINATES = 4  # of each of these
+COORDINATES = 4  # of each parameter
 MOST_LISTED = 1_000  # a longer list holds data
 FEWEST_LISTED = 2  # modules in a container: one alone may be hidden in it on purpose
 
@@ -46,46 +49,64 @@ class _Candidate(NamedTuple):
     listed: bool  # in a container that PyTorch does not register
 
 
-class _Observation(NamedTuple):
-    """What one step found: the parameters, marks of their gradients, and a few values of each."""
+class _Marked(NamedTuple):
+    """A parameter, to be compared later."""
 
-    parameters: list[TensorWeakRef]
-    marks: list[tuple[int, int]]
-    values: Deferred
-    counts: list[int]
+    reference: TensorWeakRef
+    mark: tuple[int, int]  # changes if a backward adds to the gradient
+    start: int  # where its coordinates are
+
+
+class _Observation(NamedTuple):
+    """What one comparison shows, by ``id`` of the parameters."""
+
+    step: int
+    marked: dict[int, _Marked]  # parameters with a gradient that no optimizer holds
+    values: Deferred | None  # their coordinates, one parameter after another
+    frozen: dict[int, TensorWeakRef]  # those that did not require a gradient, now or before
+
+
+class _Unheld(NamedTuple):
+    """A parameter that got another gradient since the comparison before."""
+
+    name: str
+    listed: bool
+    unfrozen: bool  # it did not require a gradient earlier
+    size: int
+    start: int  # where its coordinates are, now
+    start_before: int
+    coordinates: int
 
 
 class OpenUnheld(NamedTuple):
-    """The parameters of a step, to be compared later with those of the look before."""
+    """The parameters of a step, and the values now and at the comparison before."""
 
-    names: list[str]
-    listed: list[bool]
-    sizes: list[int]
-    more: int  # that are not named
+    parameters: list[_Unheld]
     now: Deferred
-    counts: list[int]
-    before: Deferred | None  # None: nothing to compare with
+    before: Deferred
 
     def deferred(self) -> list[Deferred]:
         """The values that are read later."""
-        return [self.now]
+        return [self.before, self.now]
 
     def resolve(self) -> Unheld | None:
         """The wire record: those whose values have not changed; None if all have."""
-        if self.before is None:
-            return None
-        before, now, start, unchanged = self.before.values(), self.now.values(), 0, list[int]()
-        for index, count in enumerate(self.counts):
-            end = start + count
-            unchanged += [index] if count and before[start:end] == now[start:end] else []
-            start = end
+        before, now = self.before.values(), self.now.values()
+        unchanged = [
+            each
+            for each in self.parameters
+            if before[each.start_before : each.start_before + each.coordinates]
+            == now[each.start : each.start + each.coordinates]
+        ]
         if not unchanged:
             return None
+        named = unchanged[:MOST_NAMED]
         return Unheld(
-            count=len(unchanged) + self.more,
-            elements=float(sum(self.sizes[index] for index in unchanged)),
-            names=[self.names[index] for index in unchanged],
-            listed=[position for position, index in enumerate(unchanged) if self.listed[index]],
+            count=len(unchanged),
+            elements=float(sum(each.size for each in unchanged)),
+            names=[each.name for each in named],
+            listed=[position for position, each in enumerate(named) if each.listed],
+            unfrozen=[position for position, each in enumerate(named) if each.unfrozen],
         )
 
 
@@ -93,84 +114,110 @@ class UnheldParameters:
     """The search, for all optimizers of a process."""
 
     def __init__(self) -> None:
-        self._earlier: WeakKeyDictionary[Any, _Observation] = WeakKeyDictionary()  # by window
-        self._searched = False
+        self._latest: WeakKeyDictionary[Any, _Observation] = WeakKeyDictionary()  # by window
+        self._unknown: list[weakref.ref[Any]] | None = None  # optimizers, once searched for
 
-    def compare(self, window: Any, windows: Any) -> OpenUnheld | None:
-        """The parameters that no optimizer holds, as they are now and at the look before."""
-        earlier = self._earlier.pop(window, None)
-        candidates = list(self._candidates(window, windows))
+    def is_due(self, window: Any, step: int) -> bool:
+        """Whether to compare at this step."""
+        latest = self._latest.get(window)
+        return step >= (FIRST_COMPARED if latest is None else latest.step + STEPS_BETWEEN)
+
+    def compare(self, window: Any, windows: Any, step: int) -> OpenUnheld | None:
+        """The parameters that no optimizer holds, as they are now and at the comparison before."""
+        earlier = self._latest.get(window)
+        candidates, frozen = self._search(window, windows)
         if candidates and earlier is not None:
             held = self._held_by_unknown()
             candidates = [each for each in candidates if id(each.parameter) not in held]
-        named = candidates[:MOST_NAMED]
-        parameters = [each.parameter for each in named]
-        if len({parameter.device for parameter in parameters}) > 1:
-            return None  # their values would have to be copied apart
+        if len({each.parameter.device for each in candidates}) > 1:
+            candidates = []  # their values would have to be copied apart
+        parameters = [each.parameter for each in candidates]
         values, counts = gradient_probe.copy_each(parameters, COORDINATES)
-        if values is None:
+        starts = list(itertools.accumulate(counts, initial=0))
+        marked = {
+            id(p): _Marked(TensorWeakRef(p), _mark(p), start)
+            for p, start in zip(parameters, starts, strict=False)
+        }
+        were_frozen = {} if earlier is None else _alive(earlier.frozen)
+        self._latest[window] = _Observation(step, marked, values, were_frozen | frozen)
+        if earlier is None or earlier.values is None or values is None:
             return None
-        references = list(map(TensorWeakRef, parameters))
-        latest = _Observation(references, _marks(parameters), values, counts)
-        self._earlier[window] = latest
-        comparable = earlier is not None and _is_comparable(earlier, latest)
-        return OpenUnheld(
-            [each.name[-LONGEST:] for each in named],
-            [each.listed for each in named],
-            [each.parameter.numel() for each in named],
-            len(candidates) - len(named),
-            values,
-            counts,
-            earlier.values if comparable and earlier is not None else None,
-        )
+        unheld = [
+            _Unheld(
+                each.name[-LONGEST:],
+                each.listed,
+                id(each.parameter) in were_frozen,
+                each.parameter.numel(),
+                start,
+                before,
+                count,
+            )
+            for each, start, count in zip(candidates, starts, counts, strict=False)
+            if count and (before := _start_before(each.parameter, earlier)) is not None
+        ]
+        return OpenUnheld(unheld, values, earlier.values) if unheld else None
 
     def _held_by_unknown(self) -> set[int]:
         """Parameters of optimizers that were created before the hooks, and have not stepped yet.
 
-        Searched for once.
+        The optimizers are searched for once.
         """
-        if self._searched or not at_least(KEEPS_REFERENCED):
-            return set()
-        self._searched = True
-        objects = gc.get_objects()
-        kinds = {kind for kind in set(map(type, objects)) if Optimizer in kind.__mro__}
-        optimizers = [each for each in objects if type(each) in kinds]
-        del objects
+        if self._unknown is None:
+            self._unknown = [weakref.ref(each) for each in _optimizers_alive()]
+        optimizers = [each for reference in self._unknown if (each := reference()) is not None]
         groups = [group for each in optimizers for group in getattr(each, "param_groups", ())]
         return {id(p) for group in groups for p in group["params"]}
 
     @staticmethod
-    def _candidates(window: Any, windows: Any) -> Iterator[_Candidate]:
+    def _search(window: Any, windows: Any) -> tuple[list[_Candidate], dict[int, TensorWeakRef]]:
+        """What no optimizer holds: parameters with a gradient, and frozen ones."""
         held = {id(p) for each in windows for p in each.parameters()}
         models = models_of(set(map(id, window.parameters())))
         several = len(models) > 1
         visited: set[int] = set()
+        candidates = list[_Candidate]()
+        frozen = dict[int, TensorWeakRef]()
         for model in models:
             prefix = f"{type(model).__name__}." if several else ""
             for name, parameter in named_parameters(model, prefix, visited):
                 if _is_candidate(parameter, held):
                     held.add(id(parameter))
-                    yield _Candidate(name, parameter, False)
+                    candidates.append(_Candidate(name, parameter, False))
+                elif not parameter.requires_grad and id(parameter) not in held:
+                    frozen[id(parameter)] = TensorWeakRef(parameter)
         for model in models:
             for path, module in _listed(model, "", set()):
                 for name, parameter in named_parameters(module, f"{path}.", visited):
                     if _is_candidate(parameter, held):
                         held.add(id(parameter))
-                        yield _Candidate(name, parameter, True)
+                        candidates.append(_Candidate(name, parameter, True))
+        return candidates, frozen
 
 
-def _marks(parameters: list[Any]) -> list[tuple[int, int]]:
-    """They change if a backward adds to a gradient."""
-    return [(id(p.grad), p.grad._version) for p in parameters]
+def _optimizers_alive() -> list[Any]:
+    """All optimizers of the process, by their types: no attribute of any other object is read."""
+    if not at_least(KEEPS_REFERENCED):
+        return []
+    objects = gc.get_objects()
+    kinds = {kind for kind in set(map(type, objects)) if Optimizer in kind.__mro__}
+    return [each for each in objects if type(each) in kinds]
 
 
-def _is_comparable(earlier: _Observation, now: _Observation) -> bool:
-    """Whether both looks found the same parameters, and a backward has reached each since."""
-    if len(earlier.parameters) != len(now.parameters):
-        return False
-    pairs = zip(earlier.parameters, now.parameters, strict=True)
-    same = all(a() is b() for a, b in pairs)  # == would compare their elements
-    return same and all(a != b for a, b in zip(earlier.marks, now.marks, strict=True))
+def _mark(parameter: Any) -> tuple[int, int]:
+    """It changes if a backward adds to the gradient."""
+    return id(parameter.grad), parameter.grad._version
+
+
+def _alive(references: dict[int, TensorWeakRef]) -> dict[int, TensorWeakRef]:
+    return {key: reference for key, reference in references.items() if reference() is not None}
+
+
+def _start_before(parameter: Any, earlier: _Observation) -> int | None:
+    """Where its coordinates were; None if it was not there, or got no gradient since."""
+    marked = earlier.marked.get(id(parameter))
+    if marked is None or marked.reference() is not parameter or marked.mark == _mark(parameter):
+        return None
+    return marked.start
 
 
 def _is_candidate(parameter: Any, held: set[int]) -> bool:

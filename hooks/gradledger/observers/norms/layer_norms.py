@@ -14,7 +14,7 @@ from gradledger.capture.isolation import is_plain, local_part
 from gradledger.capture.layers import open_layers
 from gradledger.capture.layers.open_layers import OpenLayers
 from gradledger.capture.layers.parameter_names import add_model_of, names_of
-from gradledger.capture.layers.unheld import COMPARED_AT, UnheldParameters
+from gradledger.capture.layers.unheld import UnheldParameters
 from gradledger.capture.layers.untrained import Untrained
 from gradledger.capture.layers.weight_decay import weight_decay_of
 from gradledger.capture.open_records import OpenStep
@@ -82,8 +82,8 @@ class LayerNorms(Observer):
         else:
             step.layers = _measure(parameters, window, course, step)
             course.open = step, parameters
-        if step.step in COMPARED_AT and self._may_compare(step):
-            step.unheld = self._unheld.compare(window, self._windows)
+        if self._unheld.is_due(window, step.step) and self._may_compare(step):
+            step.unheld = self._unheld.compare(window, self._windows, step.step)
 
     def step_ends(self, step: OpenStep, window: OptimizerWindow) -> None:
         """Read the same coordinates again."""

@@ -15,6 +15,7 @@ FIX = """\
 optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
 held = {id(p) for group in optimizer.param_groups for p in group["params"]}
 print([name for name, p in model.named_parameters() if p.requires_grad and id(p) not in held])
+# what is unfrozen later: optimizer.add_param_group({"params": part.parameters()})
 # a part that should not be trained: part.requires_grad_(False)"""
 
 _UNKNOWN = re.compile(r"parameter \d+")  # how a parameter without a name in any model is listed
@@ -25,14 +26,15 @@ class UnheldParameters(Rule):
 
     **What it sees**
 
-    At the tenth or the thirtieth step: parameters in the model of the optimizer's parameters that
-    require a gradient, got one in between, belong to no optimizer of the process, and have the
-    same values as at the third step. Modules in a Python list or dictionary of the model are
-    looked at, too: PyTorch does not register these.
+    At steps 3, 10, 20 and about every tenth one up to 50, then at fewer: parameters in the model
+    of the optimizer's parameters that require a gradient, got one since the look before, belong to
+    no optimizer of the process, and have the same values as then. Modules in a Python list or
+    dictionary of the model are looked at, too: PyTorch does not register these.
 
-    It is a warning if such a list holds them, or if the optimizer holds parameters that are in no
-    model any more and get no gradient: then a part was replaced after the optimizer was created.
-    Otherwise it is information.
+    It is a warning if such a list holds them; if they required no gradient at an earlier look, and
+    so were unfrozen for the training; or if the optimizer holds parameters of the same names, or
+    some that are in no model any more and get no gradient: then a part was replaced after the
+    optimizer was created. Otherwise it is information.
 
     **Why it matters**
 
@@ -53,7 +55,7 @@ class UnheldParameters(Rule):
 
     **Incidents**
 
-    textbook (a head that is replaced after the optimizer was created)
+    textbook (a head that is replaced, or layers that are unfrozen, after the optimizer was created)
     """
 
     points_at = ("step", "backward")
@@ -64,10 +66,11 @@ class UnheldParameters(Rule):
         unheld = record.unheld
         if unheld is None:
             if record.layers is None:
-                return not_applicable("looked for at steps 10 and 30")
+                return not_applicable("compared at steps 10, 20, 30 and some later ones")
             return OK
-        replaced = _in_no_model(record)
-        severity: Severity = "warning" if unheld.listed or replaced else "info"
+        replaced = _replaced(record, unheld)
+        intended = not (unheld.listed or replaced or unheld.unfrozen)
+        severity: Severity = "info" if intended else "warning"
         return finding(
             severity,
             f"{counted(unheld.count, 'parameter')} with gradients {_verb(unheld)} in no optimizer",
@@ -79,18 +82,22 @@ class UnheldParameters(Rule):
             elements=unheld.elements,
             names=unheld.names,
             replaced=len(replaced) or None,
+            unfrozen=len(unheld.unfrozen) or None,
         )
 
 
-def _in_no_model(record: StepRecord) -> list[str]:
-    """Parameters that the optimizer holds, that are in no model, and that get no gradient."""
+def _replaced(record: StepRecord, unheld: Unheld) -> list[str]:
+    """Parameters of the optimizer that have the name of another one in the model, or that are in
+    no model and get no gradient.
+    """
     layers = record.layers
     if layers is None:
         return []
     return [
         name
         for index, name in enumerate(layers.names)
-        if _UNKNOWN.fullmatch(name) and layers.gradient[index : index + 1] == [None]
+        if name in unheld.names
+        or (_UNKNOWN.fullmatch(name) and layers.gradient[index : index + 1] == [None])
     ]
 
 
@@ -112,8 +119,13 @@ def _cause(unheld: Unheld, replaced: list[str], optimizer: str) -> str:
         )
     if replaced:
         return (
-            f"{optimizer} holds {counted(len(replaced), 'parameter')} that no model contains and "
-            "that got no gradient: a part of the model was replaced after the optimizer was "
-            "created."
+            f"{optimizer} holds {counted(len(replaced), 'parameter')} that the model does not "
+            "contain any more: a part of it was replaced after the optimizer was created."
+        )
+    if unheld.unfrozen:
+        return (
+            "Earlier in the run, "
+            f"{'it' if unheld.count == 1 else f'{len(unheld.unfrozen)} of them'} required no "
+            "gradient. What is unfrozen must be in the optimizer, too."
         )
     return "If they should not be trained, requires_grad_(False) saves their backward."
