@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import random
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -330,12 +331,13 @@ def test_an_advance_before_which_no_step_was_seen_is_not_known_to_follow_a_skipp
     assert finding_of("scheduler.stepped_on_skip", *map(facts, apart)) is None
 
 
-def ordered(*prints: int) -> Finding | None:
+def ordered(*prints: int, constant: Callable[[int], bool] = lambda _: False) -> Finding | None:
     """One micro-batch with each fingerprint, of a sampler that shuffles."""
     steps = []
     for number, each in enumerate(prints, 1):
         step_record = record([term(10, 0.1)], number, sampler="random")
         step_record.micro_batches[0].fingerprint = each
+        step_record.micro_batches[0].constant_target = constant(each)
         steps.append(facts(step_record))
     return finding_of("data.same_order_each_epoch", *steps)
 
@@ -345,6 +347,18 @@ def test_four_micro_batches_in_the_same_order_again_are_reported_and_three_are_n
     assert finding is not None and finding.evidence["period"] == 4
     assert ordered(1, 2, 3, 1, 2, 3, 1, 2, 3) is None
     assert ordered(1, 2, 3, 4, 1, 2, 4, 3) is None
+
+
+def test_targets_that_do_not_depend_on_the_data_show_no_order() -> None:
+    """Real and fake of a GAN, one after another; the last batch of each epoch is shorter."""
+    constant = [*(11, 10) * 15, 21, 20] * 6
+    assert ordered(*constant, constant=lambda _: True) is None
+    assert ordered(*constant[1::2]) is None  # both in one batch: they do not look constant
+
+
+def test_micro_batches_between_that_are_constant_are_left_out() -> None:
+    finding = ordered(*[1, 9, 2, 9, 3, 9, 4, 9, 5, 9] * 3, constant=lambda each: each == 9)
+    assert finding is not None and finding.evidence["period"] == 5
 
 
 def epochs(labels: int, batches: int, count: int, shuffled: bool) -> list[int]:

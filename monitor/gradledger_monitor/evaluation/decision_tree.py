@@ -57,12 +57,12 @@ QUESTIONS: tuple[Question, ...] = (
         "ddp",
         "Does DDP sync exactly once, on the last micro-batch?",
         ("ddp.*",),
-        besides="data.same_order_each_epoch",
     ),
     Question(
         "loop",
         "Are gradients zeroed, stepped and scheduled once per window?",
         ("loop.*", "scheduler.step_every_microbatch", "schedule.*", "batch.*"),
+        besides="data.same_order_each_epoch",
     ),
     Question(
         "norm",

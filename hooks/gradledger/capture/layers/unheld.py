@@ -1,8 +1,8 @@
 """Finds parameters of the model that get gradients, and that no optimizer holds.
 
 Compared at some of the steps that measure layers, in the models that are known by then (see
-``parameter_names``). A parameter is reported if it got a gradient since the comparison before, and its
-values have not changed: then nothing else updates it, either.
+``parameter_names``). A parameter is reported if it got a gradient since the comparison before, and
+its values have not changed: then nothing else updates it, either.
 
 Modules in a Python list, tuple or dictionary are looked at, too: PyTorch does not register these,
 so that ``model.parameters()`` leaves them out.

@@ -13,6 +13,8 @@ from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_applica
 from gradledger_monitor.rules.state import declare
 
 LENGTHS = (4, 16, 64)  # of the sequences by which a repetition is found, in fingerprints
+# Real and fake rows in one batch always have the same targets, but for a short last batch.
+DIFFERENT = 3
 
 FIX = """\
 for epoch in range(epochs):
@@ -41,7 +43,8 @@ class SameOrderEachEpoch(Rule):
     **When it is silent**
 
     The ``DataLoader`` has no shuffling sampler; fewer than 4 micro-batches repeat (overfitting
-    one batch on purpose); targets that do not vary, or vary so little that chance repeats them.
+    one batch on purpose), or fewer than 3 different ones; targets that do not depend on the data
+    (real and fake of a GAN), or vary so little that chance repeats them.
 
     **Incidents**
 
@@ -79,17 +82,20 @@ class SameOrderEachEpoch(Rule):
         record = window.facts.record
         if record.sampler != "random":
             return not_applicable("no shuffling DataLoader sampler")
-        prints = [number(m.fingerprint) for m in record.micro_batches]
+        prints = [number(m.fingerprint) for m in record.micro_batches if not m.constant_target]
+        if record.micro_batches and not prints:
+            return not_applicable("targets that do not depend on the data")
         if any(p is None for p in prints):
             return not_measured("no fingerprint of the loss targets")
         repeated = max([self._push(p) for p in prints if p is not None], default=0)
         if repeated < self.least:
             return OK
+        some = " whose targets are not constant" if len(prints) < len(record.micro_batches) else ""
         return finding(
             "warning",
             "Every epoch repeats the same order",
-            f"The last {repeated:,} micro-batches have the same targets, in the same order, as the "
-            f"{repeated:,} before them, although the sampler shuffles.",
+            f"The last {repeated:,} micro-batches{some} have the same targets, in the same order, "
+            f"as the {repeated:,} before them, although the sampler shuffles.",
             FIX,
             period=repeated,
         )
@@ -118,4 +124,6 @@ class SameOrderEachEpoch(Rule):
             self._matches[track] = length if distance > 0 else 0
             self._surprise[track] = sum(list(self._bits)[-length:])
         whole = 0 < distance <= self._matches[track]
-        return distance if whole and self._surprise[track] >= self._fingerprints.needed else 0
+        if not whole or self._surprise[track] < self._fingerprints.needed:
+            return 0
+        return distance if len(set(list(self._last)[-distance:])) >= DIFFERENT else 0
