@@ -127,6 +127,7 @@ class MicroBatch:
     parameters_changed: bool = False  # most of them, since the backward before it in the window
     wrapper: Literal["sync", "no_sync", "bypassed"] | None = None  # synchronisation mode
     relayed: bool = False  # it started from gradients that were passed in, and reached no loss
+    reaches_input: bool = False  # it gave a gradient to a leaf that is no parameter
     rescaled: float | None = None  # the factor on the gradients between the last backward and it
     fingerprint: float | None = None  # of the loss targets; equal for equal data
     constant_target: bool | None = None  # constant or consecutive numbers as targets

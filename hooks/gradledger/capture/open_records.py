@@ -67,6 +67,7 @@ class OpenMicroBatch:
     wrapper: Any = None
     has_grad_tensors: bool = False  # the caller passed gradients, and may write over them
     relayed: bool = False  # they are all that it started from: no loss
+    reaches_input: bool = False
     targets: Deferred | None = None  # some of the loss's targets
     stepped_by: dict[int, bool] = field(default_factory=dict)  # optimizers: did they hold it alone
     # Parameters (by id) whose gradients FSDP accumulates outside ``.grad``.
@@ -89,6 +90,7 @@ class OpenMicroBatch:
             backward_ms=self.backward_ms,
             wrapper=self.wrapper,
             relayed=self.relayed,
+            reaches_input=self.reaches_input,
             fingerprint=None if targets is None else gradient_probe.fingerprint_of_labels(targets),
             constant_target=None if targets is None else gradient_probe.is_uninformative(targets),
             consecutive_target=bool(targets) and gradient_probe.are_consecutive(targets or []),

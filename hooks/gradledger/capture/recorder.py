@@ -97,7 +97,7 @@ class Recorder:
         self._rounds = OptimizerRounds(self.windows)
         self.sources = ScriptSources()
         self.updates_by_hand = UpdatesByHand(self.windows, self._close_updated)
-        self.losses = LossTerms()
+        self.losses = LossTerms(self.windows)
         self.captures = GraphCaptures()
         self._observers = Observers(
             [

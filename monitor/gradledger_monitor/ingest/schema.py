@@ -117,6 +117,7 @@ class MicroBatch(Struct, gc=False, kw_only=True, omit_defaults=True):
     parameters_changed: bool = False
     wrapper: Literal["sync", "no_sync", "bypassed"] | None = None
     relayed: bool = False
+    reaches_input: bool = False
     rescaled: Number | None = None
     fingerprint: Number | None = None
     constant_target: bool | None = None

@@ -154,7 +154,8 @@ class StepFacts:
         again = {_data_of(m) for _, m in self.applied} - {None}
         if self.record.closure:  # which an optimizer may evaluate several times, on the same data
             again.add(None)
-        return [m for m in zeroed if _data_of(m) not in again]
+        # an attack computes gradients of its inputs; those of the parameters are a by-product
+        return [m for m in zeroed if _data_of(m) not in again and not m.reaches_input]
 
     @property
     def parameters_changed(self) -> bool:

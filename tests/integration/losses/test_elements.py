@@ -152,6 +152,31 @@ def test_of_several_constants_the_product_and_the_outermost_are_recorded(
     assert (term.coefficient, term.outer_coefficient) == (4 * math.prod(weights), outer)
 
 
+@pytest.mark.parametrize("shape", [(), (1,)])
+@pytest.mark.parametrize("of", [torch.clone, torch.exp], ids=["itself", "exp"])
+def test_a_number_that_data_multiply_has_an_element_for_each_row(
+    shape: tuple[int, ...], of: Callable[[Tensor], Tensor]
+) -> None:
+    """The temperature of SAC: one parameter, and the mean over the batch."""
+    temperature = nn.ParameterList([nn.Parameter(torch.ones(shape))])
+
+    def loss(_: nn.Module) -> Tensor:
+        return -(of(temperature[0]) * torch.randn(6, 1)).mean()
+
+    (term,) = terms_of(loss, temperature)
+    assert (term.reduction, term.tokens, term.penalty) == ("mean", 6, False)
+    assert term.weight == pytest.approx(-1 / 6)
+
+
+def test_a_loss_that_weights_multiply_keeps_its_elements() -> None:
+    rows = Rows.of(6)
+    weights = torch.rand(4)
+    (term,) = terms_on(
+        rows, lambda logits, each: (F.cross_entropy(logits, each.labels) * weights).mean()
+    )
+    assert term.tokens == 6 and term.weight == pytest.approx(float(weights.mean()) / 6)
+
+
 @by_objective
 def test_the_gradients_are_those_of_a_run_without_hooks(objective: Objective) -> None:
     rows = Rows.of(6)

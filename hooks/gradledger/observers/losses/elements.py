@@ -183,6 +183,8 @@ class Descent:
             return self._towards_loss(inputs)
         if len(inputs) != 1 or not (name in LINEAR or name in PRODUCTS):
             return []
+        if name in PRODUCTS and _is_repeated(edge, inputs[0][1]):
+            return []
         is_divisor = name.startswith("DivBackward") and inputs[0][0] != 0
         return [] if is_divisor else inputs
 
@@ -255,6 +257,12 @@ def search_below(edge: Edge, single: bool, spend: Callable[[], bool]) -> Inside:
                     visited.add(below.node)
                     queue.append((below, elementwise and below.shape == shape))
     return inside
+
+
+def _is_repeated(edge: Edge, factor: Edge) -> bool:
+    """Whether one number, which is no loss, is multiplied by each element of a tensor: by data."""
+    repeated = element_count(factor) == 1 and element_count(edge) > 1
+    return repeated and not _is_loss_number(factor)
 
 
 def _keeps_even(node: Any, names: frozenset[str]) -> bool:

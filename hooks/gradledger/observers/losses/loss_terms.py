@@ -27,6 +27,7 @@ from gradledger.observers.losses.autograd_graph import (
     is_only_scaled,
 )
 from gradledger.observers.losses.found_losses import LossNode
+from gradledger.observers.losses.input_gradients import InputGradients
 from gradledger.observers.losses.loss_nodes import DeclaredLoss, open_term
 from gradledger.observers.losses.loss_patterns import head_of
 from gradledger.observers.losses.node_names import REDUCTIONS
@@ -38,7 +39,7 @@ from gradledger.observers.losses_out_of_sight.hidden import DECLARE, Inferred
 from gradledger.observers.losses_out_of_sight.inference import Evidence
 
 if TYPE_CHECKING:
-    from gradledger.capture.windows import OptimizerWindow
+    from gradledger.capture.windows import OpenWindows, OptimizerWindow
 
 MAX_TERMS = 256
 MAX_TARGETS = 64  # that are copied, evenly spread, for a fingerprint of the data
@@ -74,9 +75,10 @@ class LossTerms(Observer):
 
     facts = ("loss", "terms", "fingerprint", "constant_target")
 
-    def __init__(self) -> None:
+    def __init__(self, windows: OpenWindows) -> None:
         super().__init__()
         self._thread = _ThreadState()
+        self._inputs = InputGradients(windows)
         self._tasks = Tasks()
         self._adapters = Adapters(self.patch)
         self._graphs = CompiledGraphs()
@@ -131,6 +133,7 @@ class LossTerms(Observer):
             self._copy_loss(micro_batch, roots)
             return
         graphs = [graph for graph in map(_graph_of, roots) if graph is not None]
+        micro_batch.reaches_input = self._inputs.reach(graphs)
         if declared is not None and len(graphs) == 1:
             self._add_declared(micro_batch, graphs[0], declared)
         else:

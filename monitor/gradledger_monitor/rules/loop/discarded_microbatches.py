@@ -47,10 +47,12 @@ class DiscardedMicrobatches(Rule):
 
     **When it is silent**
 
-    The same data run again (SAM); the loss or the norm was not finite, so that a guard
-    discarded the gradients; more than one in eight windows hold a single micro-batch, so the loop
-    does not accumulate; the backward belongs to another optimizer; the parameters changed before
-    the gradients were zeroed; backwards before the first step, which may measure gradients.
+    The same data run again (SAM); a backward for the gradient of an input (adversarial training),
+    which is looked for in the first 16 backwards, and as long as there is one; the loss or the
+    norm was not finite, so that a guard discarded the gradients; more than one in eight windows
+    hold a single micro-batch, so the loop does not accumulate; the backward belongs to another
+    optimizer; the parameters changed before the gradients were zeroed; backwards before the first
+    step, which may measure gradients.
 
     **Incidents**
 

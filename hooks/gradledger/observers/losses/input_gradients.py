@@ -1,0 +1,64 @@
+"""Finds backwards that give a gradient to an input, as an attack of adversarial training does.
+
+Its gradients in the parameters are a by-product, which the loop zeroes. The graph below the root is
+searched for a leaf that is no parameter: in the first backwards, in some after gradients were
+zeroed without a step, and for as long as such leaves are there.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torch.nn import Parameter
+
+from gradledger.observers.losses.node_names import PARAMETER
+
+if TYPE_CHECKING:
+    from gradledger.capture.windows import OpenWindows
+
+FIRST_SEARCHES, SEARCHES_AFTER = 16, 8  # of backwards: at first, and after zeroed gradients
+MOST_TIMES = 8  # that zeroed gradients start a search
+MOST_NODES = 20_000
+
+
+class InputGradients:
+    """The search, for all backwards of a process."""
+
+    def __init__(self, windows: OpenWindows) -> None:
+        self._windows = windows
+        self._left = FIRST_SEARCHES  # backwards that are still searched
+        self._times = 0
+
+    def reach(self, graphs: list[Any]) -> bool:
+        """Whether the backward of these graphs was searched, and gives an input a gradient."""
+        if self._times < MOST_TIMES and self._are_zeroed():
+            self._times += 1
+            self._left = max(self._left, SEARCHES_AFTER)
+        if not self._left:
+            return False
+        self._left -= 1
+        held = {id(p) for window in self._windows for p in window.parameters()}
+        reached = _has_input(graphs, held)
+        if reached:
+            self._left = FIRST_SEARCHES
+        return reached
+
+    def _are_zeroed(self) -> bool:
+        """Whether the gradients of earlier backwards may have been zeroed without a step."""
+        windows = self._windows.of_this_thread()
+        return any(window.micro_batches and window.fresh is not False for window in windows)
+
+
+def _has_input(graphs: list[Any], held: set[int]) -> bool:
+    stack, visited = list(graphs), set(graphs)
+    while stack and len(visited) <= MOST_NODES:
+        node = stack.pop()
+        if node.name() == PARAMETER:
+            leaf = node.variable
+            if not isinstance(leaf, Parameter) and id(leaf) not in held:
+                return True
+        for below, _ in node.next_functions:
+            if below is not None and below not in visited:
+                visited.add(below)
+                stack.append(below)
+    return False
