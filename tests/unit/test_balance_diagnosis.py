@@ -1197,10 +1197,24 @@ def test_windows_that_grow_may_all_be_divided_by_the_last_k() -> None:
     assert "missing" not in {d.pattern for d in growing}
 
 
-def test_a_short_window_among_equal_ones_is_divided_by_their_k() -> None:
-    steps = windows(*(times(0.7, 4.0, k) for k in (4, 4, 4, 2)))
+@pytest.mark.parametrize("constant", [0.7, 2.0, 11.2])
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_a_short_window_among_equal_ones_is_divided_by_their_k(
+    constant: float, reduction: str
+) -> None:
+    """``sum``: of a divergence, which the number of rows divides in the script."""
+    steps = windows(*(times(constant, 4.0, k, reduction=reduction) for k in (4, 4, 4, 2)))
     assert [d.pattern for d in steps[:3]] == ["coefficient"] * 3
     assert (steps[3].pattern, steps[3].ratio) == ("partial", 0.5)
+
+
+def test_a_constant_that_equals_the_number_of_tokens_does_not_make_a_mean_a_sum() -> None:
+    """Distillation: T**2 = 16 in front of the mean over 16 rows."""
+    divergence = term(16, 1.0, "sum", coefficient=16.0, divisors=[16.0], undivided=False)
+    step = facts(record([dataclasses.replace(divergence, kind="KlDivBackward0")]))
+    assert [d.pattern for d in windows(step, step)] == ["coefficient"] * 2
+    undivided = dataclasses.replace(divergence, coefficient=None, divisors=[], undivided=True)
+    assert first(facts(record([undivided]))).pattern == "sum"
 
 
 def test_a_loss_times_its_batch_size_is_a_sum_whose_window_grows_in_a_warm_up() -> None:

@@ -66,6 +66,15 @@ def test_a_part_that_was_replaced_later_keeps_its_name_in_the_optimizer() -> Non
     assert "a part of it was replaced" in replaced.summary
 
 
+def test_an_optimizer_of_frozen_parameters_that_lacks_the_trained_ones_is_a_warning() -> None:
+    """Adapters that are added after the optimizer was created."""
+    held = layers("head.weight")
+    held.frozen = 33
+    adapters = unheld(Unheld(2, 16.0, ["body.A", "body.B"]), held)
+    assert adapters is not None and adapters.severity == "warning"
+    assert "SGD holds 33 parameters that require no gradient, and not these" in adapters.summary
+
+
 def test_what_was_unfrozen_for_the_training_is_a_warning() -> None:
     unfrozen = unheld(Unheld(2, 16.0, ["body.weight", "body.bias"], unfrozen=[0, 1]))
     assert unfrozen is not None and unfrozen.severity == "warning"

@@ -154,8 +154,7 @@ class StepFacts:
         again = {_data_of(m) for _, m in self.applied} - {None}
         if self.record.closure:  # which an optimizer may evaluate several times, on the same data
             again.add(None)
-        # an attack computes gradients of its inputs; those of the parameters are a by-product
-        return [m for m in zeroed if _data_of(m) not in again and not m.reaches_input]
+        return [m for m in zeroed if _data_of(m) not in again and not m.reaches_input]  # an attack
 
     @property
     def parameters_changed(self) -> bool:

@@ -339,16 +339,19 @@ def is_mean(facts: StepFacts, objective: Objective) -> bool:
     return is_mean_by_weight(facts, objective)
 
 
-def is_mean_by_weight(facts: StepFacts, objective: Objective, excess: float = 1.0) -> bool:
+def is_mean_by_weight(
+    facts: StepFacts, objective: Objective, excess: float = 1.0, count: int | None = None
+) -> bool:
     """Whether each micro-batch has the constant in front of the loss as its total weight.
 
-    K may divide it, once or twice, and the combination of the ranks multiply it by ``excess``.
+    K, or ``count``, may divide it, once or twice, and the combination of the ranks multiply it by
+    ``excess``.
     """
     constant = abs(common_coefficient(objective) or 1.0) * (facts.run.declared_scale or 1.0)
     totals = objective.ledger.weights_of_micro_batches()
     least, most = min(totals), max(totals)
     near = Near(most / constant / excess * facts.ranks_divisor, facts.tolerance)
-    k = facts.micro_batches_of(objective)
+    k = count or facts.micro_batches_of(objective)
     return Near(least, 2 * facts.tolerance)(most) and any(near(k**-n) for n in (0, 1, 2))
 
 

@@ -84,11 +84,15 @@ def explain(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> D
         by_chance = any(c.pattern == "other_divisor" for c in past)
         if by_chance and not has_known_unit(objective):
             return Diagnosis("other_divisor", OTHER_DIVISOR, objective)
+        if {c.pattern for c in past} == {"coefficient"}:  # 2 * loss / 4, of two micro-batches
+            diagnosis = by_window_length(facts, objective, balance, past)
+            if diagnosis is not None and diagnosis.pattern == "partial":
+                return diagnosis
         return _fair(facts, objective, past)
     return (
         _by_discarded(facts, objective, balance)
         or _of_sampled_task(facts, objective, balance)
-        or _by_weights(facts, objective, past)
+        or _by_weights(facts, objective, balance, past)
         or _partial(facts, objective, balance, past)
         or _by_ranks(facts, objective, balance, past)
         or _by_coefficient(facts, objective, balance, past)
@@ -134,13 +138,16 @@ def _of_sampled_task(facts: StepFacts, objective: Objective, balance: float) -> 
     return Diagnosis("coefficient", objective=objective) if fair else None
 
 
-def _by_weights(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> Diagnosis | None:
+def _by_weights(
+    facts: StepFacts, objective: Objective, balance: float, past: Sequence[Closed]
+) -> Diagnosis | None:
     if objective.reading.unit == "micro_batches":
         return None
     if divides_by_all_positions(facts, objective) and not _is_constant(facts, objective, past):
         return Diagnosis("padding", objective=objective)
-    if not is_sum(facts, objective):
-        return None
+    divided = not objective.is_undivided and coefficient_explains(facts, objective, balance)
+    if divided or not is_sum(facts, objective):
+        return None  # T**2 in front of a mean over as many rows
     weight = objective.ledger.balance / objective.ledger.tokens
     equal = Near(weight, facts.tolerance)
     whole = equal(1.0) or equal(1 / facts.run.world_size)

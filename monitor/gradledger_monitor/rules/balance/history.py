@@ -70,7 +70,9 @@ def by_window_length(
     windows.append((facts.micro_batches_of(objective), balance))
     k, usual = windows[-1][0], max(n for n, _ in windows)
     still_scaled = facts.scale is not None and is_scaled_by_loop(facts)  # c contains the loss scale
-    if len({n for n, _ in windows}) == 1 or not is_mean(facts, objective) or still_scaled:
+    if len({n for n, _ in windows}) == 1 or still_scaled:
+        return None
+    if not is_mean(facts, objective) and not is_mean_by_weight(facts, objective, count=usual):
         return None
     coefficient = common_coefficient(objective)
     lengths = ", ".join(str(n) for n in sorted({n for n, _ in windows}))
@@ -90,7 +92,8 @@ def by_window_length(
         if of_ranks and of_ranks[-1] != k:  # there B was R, or 1/R: their K divides all windows
             ratio = k / of_ranks[-1]
             return Diagnosis("partial", "", objective, ratio, balance / ratio, evidence)
-        if coefficient is not None and abs(coefficient) > 1:
+        by_usual = Near(undivided * usual, facts.tolerance)  # K divides whole windows
+        if coefficient is not None and abs(coefficient) > 1 and not by_usual(abs(coefficient)):
             return Diagnosis("coefficient", objective=objective)
         full = sum(n == usual for n, _ in windows) * 2 > len(windows)
         if full and not is_undivided_alone(objective):

@@ -84,11 +84,15 @@ class DiscardedMicrobatches(Rule):
         if not lost or facts.step == 1:
             return OK
         tokens = round(sum(map(tokens_of, lost)))
+        several = len(facts.run.optimizers) > 1  # another one may step on them
+        label = facts.optimizer_label
+        whose = f"the parameters of {label} were not trained on this data"
         return finding(
             "warning",
             "Accumulated gradients are discarded",
             f"The gradients of {counted(len(lost), 'micro-batch')} ({counted(tokens, 'token')}) "
-            "were zeroed before any optimizer stepped on them, so this data was not used.",
+            f"were zeroed before {label if several else 'any optimizer'} stepped on them, so "
+            f"{whose if several else 'this data was not used'}.",
             FIX,
             discarded=len(lost),
             discarded_tokens=tokens,

@@ -31,10 +31,11 @@ class UnheldParameters(Rule):
     no optimizer of the process, and have the same values as then. Modules in a Python list or
     dictionary of the model are looked at, too: PyTorch does not register these.
 
-    It is a warning if such a list holds them; if they required no gradient at an earlier look, and
-    so were unfrozen for the training; or if the optimizer holds parameters of the same names, or
-    some that are in no model any more and get no gradient: then a part was replaced after the
-    optimizer was created. Otherwise it is information.
+    It is a warning if such a list holds them; if they required no gradient before, and so were
+    unfrozen for the training; if the optimizer holds frozen parameters, and not these, as when
+    adapters are added later; or if it holds parameters of the same names, or some that are in no
+    model any more and get no gradient: then a part was replaced after the optimizer was created.
+    Otherwise it is information.
 
     **Why it matters**
 
@@ -69,14 +70,15 @@ class UnheldParameters(Rule):
                 return not_applicable("compared at steps 10, 20, 30 and some later ones")
             return OK
         replaced = _replaced(record, unheld)
-        intended = not (unheld.listed or replaced or unheld.unfrozen)
+        frozen = record.layers.frozen if record.layers is not None else 0
+        intended = not (unheld.listed or replaced or unheld.unfrozen or frozen)
         severity: Severity = "info" if intended else "warning"
         return finding(
             severity,
             f"{counted(unheld.count, 'parameter')} with gradients {_verb(unheld)} in no optimizer",
             f"{_names(unheld)} got gradients, and no optimizer of the process holds "
             f"{'it' if unheld.count == 1 else 'them'}. The values have not changed. "
-            f"{_cause(unheld, replaced, window.facts.optimizer_name)}",
+            f"{_cause(unheld, replaced, frozen, window.facts.optimizer_name)}",
             FIX,
             parameters=unheld.count,
             elements=unheld.elements,
@@ -111,7 +113,7 @@ def _names(unheld: Unheld) -> str:
     return f"{shown} and {more:,} more" if more > 0 else shown
 
 
-def _cause(unheld: Unheld, replaced: list[str], optimizer: str) -> str:
+def _cause(unheld: Unheld, replaced: list[str], frozen: int, optimizer: str) -> str:
     if unheld.listed:
         return (
             "They are in a Python list or dictionary of the model, which PyTorch does not "
@@ -127,5 +129,10 @@ def _cause(unheld: Unheld, replaced: list[str], optimizer: str) -> str:
             "Earlier in the run, "
             f"{'it' if unheld.count == 1 else f'{len(unheld.unfrozen)} of them'} required no "
             "gradient. What is unfrozen must be in the optimizer, too."
+        )
+    if frozen:
+        return (
+            f"{optimizer} holds {counted(frozen, 'parameter')} that require no gradient, and not "
+            "these: it may have been created before the model was changed."
         )
     return "If they should not be trained, requires_grad_(False) saves their backward."

@@ -93,8 +93,8 @@ class ZeroedEveryMicrobatch(Rule):
             "error",
             "Gradients are zeroed on every micro-batch",
             f"Each of the {total} backwards of this window started without gradients, so "
-            f"{counted(len(lost), 'micro-batch')} ({counted(tokens, 'token')}) did not reach the "
-            "optimizer.",
+            f"{counted(len(lost), 'micro-batch')} ({counted(tokens, 'token')}) did not reach "
+            f"{facts.optimizer_label if len(facts.run.optimizers) > 1 else 'the optimizer'}.",
             FIX,
             micro_batches=total,
             discarded=len(lost),
