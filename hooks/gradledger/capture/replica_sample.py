@@ -57,6 +57,12 @@ class OpenModels:
         change = [own - inner for own, inner in zip(now, left, strict=True)]
         return gradient_probe.sent_samples(change, gradient)
 
+    def differ_at_once(self) -> bool:
+        """Whether both can be read without waiting, and differ."""
+        sampled = (self.left, self.now)
+        at_once = not any(each.has_no_copy or not each.ready for each in sampled)
+        return at_once and self.left.values() != self.now.values()
+
     def deferred(self) -> Iterator[Deferred]:
         """The values that are read later."""
         yield from (self.left, self.now)

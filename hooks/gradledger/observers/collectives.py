@@ -64,6 +64,7 @@ class _ThreadCounts(threading.local):
 
     after_backward: int | None = None  # sequence number at the end of the last backward
     forward: Any = None  # DDP's decision for the next backward: "sync" or "no_sync"
+    before: Any = None  # the one for the latest backward that had one
 
 
 class Collectives(Observer):
@@ -230,6 +231,7 @@ class Collectives(Observer):
         """Record whether the wrappers synchronise this backward."""
         if self._ddp:
             micro_batch.wrapper = self._thread.forward or "bypassed"
+            self._thread.before = self._thread.forward or self._thread.before
             self._thread.forward = None
         for module in self._fsdp:
             self._note_fsdp_decision(module, micro_batch)
@@ -240,8 +242,10 @@ class Collectives(Observer):
         self._thread.after_backward = after
         if before is not None and after is not None and micro_batch.alone:
             micro_batch.collectives = after - before
-        if micro_batch.wrapper == "bypassed" and "_pre_forward" in self._compiled:
-            # a compiled forward decides out of sight: the collectives show how
+        compiled = "_pre_forward" in self._compiled
+        if micro_batch.wrapper == "bypassed" and (compiled or self._thread.before is not None):
+            # A compiled forward decides out of sight. The forwards of two modules may come first,
+            # then both backwards; Lightning prepares each backward. The collectives show how.
             micro_batch.wrapper = "sync" if micro_batch.collectives else None
         if self._ddp and has_custom_hook(self._ddp):
             for window in reached:

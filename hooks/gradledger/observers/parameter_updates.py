@@ -26,6 +26,7 @@ ALL_UNTIL = 8  # steps at which all parameters are read
 MOST = 1024  # parameters that are read at one step
 IN_TURN = 16  # parameters that are read at later measurements
 COORDINATES = 4  # of each
+MOST_TIMES = 8  # that all are read because something else than the optimizer changed them
 AVERAGERS = "torch.distributed.algorithms.model_averaging.averagers"
 
 
@@ -65,16 +66,19 @@ class ParameterUpdates(Observer):
         self._totals[window] = total
         if step.step > ALL_UNTIL and step.step % EVERY != 1 and not grown:
             return
-        parameters = window.parameters()
-        indices = replica_indices(1 if grown else step.step, total)
-        if step.fields.get("outside"):  # each rank holds the whole of what FSDP2 leaves out
-            indices = [index for index in indices if not is_dtensor(parameters[index])]
-        chosen = [parameters[index] for index in indices]
-        if chosen and not any(map(is_dtensor, chosen)):  # a shard, not a replica
-            sample, counts = copy_each(chosen, COORDINATES)
-            if sample is not None:
-                shapes = [list(parameter.shape) for parameter in chosen]
-                step.replica = OpenReplica(len(parameters), indices, shapes, counts, sample)
+        _sample(step, window, replica_indices(1 if grown else step.step, total))
+
+
+def _sample(step: OpenStep, window: OptimizerWindow, indices: list[int]) -> None:
+    parameters = window.parameters()
+    if step.fields.get("outside"):  # each rank holds the whole of what FSDP2 leaves out
+        indices = [index for index in indices if not is_dtensor(parameters[index])]
+    chosen = [parameters[index] for index in indices]
+    if chosen and not any(map(is_dtensor, chosen)):  # a shard, not a replica
+        sample, counts = copy_each(chosen, COORDINATES)
+        if sample is not None:
+            shapes = [list(parameter.shape) for parameter in chosen]
+            step.replica = OpenReplica(len(parameters), indices, shapes, counts, sample)
 
 
 def replica_indices(step: int, total: int) -> list[int]:
@@ -102,6 +106,7 @@ class ModelAveraging(Observer):
     def __init__(self) -> None:
         super().__init__()
         self._averagers: WeakSet[Any] = WeakSet()
+        self._times: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # of changes, by window
         self._patched = False
         self._left_by_step: WeakKeyDictionary[Any, Deferred] = WeakKeyDictionary()  # by window
 
@@ -133,8 +138,17 @@ class ModelAveraging(Observer):
         elif before is not None:
             now = step.parameters_before or copy_coordinates(window.probed_parameters)
             step.models = None if now is None else OpenModels(before, now)
+            self._sample_changed(step, window)
         if all(counted.already_stepped for counted in step.micro_batches):
             self._note_outer(step, window)
+
+    def _sample_changed(self, step: OpenStep, window: OptimizerWindow) -> None:
+        """Sample all parameters, if something has changed some: an average may leave out others."""
+        if step.models is None or step.replica is not None or not step.models.differ_at_once():
+            return
+        times = self._times[window] = self._times.get(window, 0) + 1
+        if times <= MOST_TIMES:
+            _sample(step, window, replica_indices(1, len(window.parameters())))
 
     def _note_outer(self, step: OpenStep, window: OptimizerWindow) -> None:
         """Sample what an outer optimizer steps on, and the inner one's parameters, as they left it.

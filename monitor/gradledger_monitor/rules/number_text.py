@@ -11,6 +11,11 @@ def significant(value: float) -> str:
     return f"{value:,.0f}" if 10_000 <= abs(value) < 1e9 else f"{value:,.4g}"
 
 
+def times(ratio: float) -> str:
+    """By which factor one thing is more than another: ``2.7 times``, ``1.05 times``."""
+    return f"{ratio:.1f} times" if ratio >= 1.1 else f"{ratio:.3g} times"
+
+
 def data_size(size: float) -> str:
     """A number of bytes with a decimal unit: ``512 B``, ``3.0 MB``, ``2.4 GB``."""
     for limit, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):

@@ -5,7 +5,9 @@ from __future__ import annotations
 from gradledger_monitor.ingest.schema import MicroBatch, StepRecord
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.numbers import number
+from gradledger_monitor.model.ranks.manual_all_reduce import MIN_COORDINATES
 from gradledger_monitor.model.step_facts import StepFacts
+from gradledger_monitor.rules.ddp.replicas import SAME, differ_by
 from gradledger_monitor.rules.rule import Precondition, Window, not_applicable, not_measured
 
 
@@ -49,6 +51,30 @@ def may_be_divided(facts: StepFacts) -> bool:
     return all(each == losses[0] for each in losses)
 
 
+def averages_models(facts: StepFacts) -> bool:
+    """Whether the ranks averaged their parameters before this step, by PyTorch's averager or so
+    that parameters that differed became equal.
+
+    A clamp or a norm of the weights changes them, too. What is clamped has one value or two.
+    """
+    records = facts.records.values()
+    samples = [record.models for record in records if record.models is not None]
+    if not samples:
+        return any(record.averaging for record in records)
+    if len(samples) < len(facts.records):
+        return False
+    rows = ([s.after_backward for s in samples], [s.at_step for s in samples])
+    if len({len(values) for each in rows for values in each}) != 1:
+        return False
+    before, after = (list(zip(*each, strict=True)) for each in rows)
+    equal = {
+        abs(float(now[0]))
+        for then, now in zip(before, after, strict=True)
+        if differ_by(list(map(float, then)), SAME) and not differ_by(list(map(float, now)), SAME)
+    }
+    return len(equal) >= MIN_COORDINATES
+
+
 def norms_differ(facts: StepFacts) -> bool:
     """Whether the norms of the ranks' gradients are known and differ: nothing combined these."""
     if any("norm" in record.missing for record in facts.records.values()):
@@ -58,8 +84,11 @@ def norms_differ(facts: StepFacts) -> bool:
 
 
 def _by_hooks(facts: StepFacts) -> bool:
+    """Whether the gradients were combined by the end of backward: nothing communicated later."""
     combined = facts.all_reduce is not None and facts.all_reduce.is_combined
-    return combined and all(record.before_hooks for record in facts.records.values())
+    return combined and all(
+        record.before_hooks and not record.collectives_after for record in facts.records.values()
+    )
 
 
 def names(ranks: list[int]) -> str:

@@ -8,7 +8,12 @@ from gradledger_monitor.ingest.schema import MicroBatch, StepRecord
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.step_facts import StepFacts
-from gradledger_monitor.rules.ddp.common import SEVERAL_RANKS, norms_differ, synced
+from gradledger_monitor.rules.ddp.common import (
+    SEVERAL_RANKS,
+    averages_models,
+    norms_differ,
+    synced,
+)
 from gradledger_monitor.rules.definition import DEFAULTS
 from gradledger_monitor.rules.rule import OK, Rule, Window, counted, finding, not_applicable
 from gradledger_monitor.rules.state import declare
@@ -84,7 +89,7 @@ class NeverSynced(Rule):
             return _not_reduced(facts)  # no collective of the loop reaches what is outside .grad
         if _may_synchronise_by_hand(facts):
             return OK
-        self._averaging |= record.averaging
+        self._averaging |= averages_models(facts)
         if self._averaging and record.wrapper == "ddp":
             return not_applicable("local SGD: the ranks average their parameters from time to time")
         if record.wrapper != "ddp" and wrappers != {"no_sync"}:

@@ -10,7 +10,7 @@ from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.ranks.manual_all_reduce import ManualAllReduce, norms_differ
 from gradledger_monitor.model.step_facts import StepFacts
-from gradledger_monitor.rules.ddp.common import SEVERAL_RANKS, may_be_divided
+from gradledger_monitor.rules.ddp.common import SEVERAL_RANKS, averages_models, may_be_divided
 from gradledger_monitor.rules.ddp.replicas import SAME, Replicas, differ_by, listed
 from gradledger_monitor.rules.definition import DEFAULTS, Parameter
 from gradledger_monitor.rules.number_text import significant
@@ -138,7 +138,7 @@ class ReplicaDrift(Rule):
         if "replica" in record.missing:
             return not_measured(record.missing["replica"])
         averaged = record.sync == "averaged"
-        self._averaging |= record.averaging
+        self._averaging |= averages_models(facts)
         if self._averaging and not averaged:
             return not_applicable("local SGD: the ranks average their parameters from time to time")
         comparable = record.sync != "unknown" and not self._replicas.equal_again
@@ -214,14 +214,18 @@ class ReplicaDrift(Rule):
             return self._outside_ddp()
         if combined is None:
             self._in_groups = 0
-            self._averaging |= facts.record.averaging
+            self._averaging |= averages_models(facts)
             if self._averaging:
+                if replicas.left_out:
+                    return not_measured(_not_averaged(replicas.left_out, replicas.total))
                 return ok("the ranks average their parameters from time to time")
             apart = bool(replicas.drifted) and not (replicas.equal_again or facts.missing_ranks)
             return not_measured(ALONE) if apart else not_applicable("no DDP model")
         self._in_groups = self._in_groups + 1 if combined.groups else 0
         if facts.step == 1 and combined.is_known:
             self._started_apart = differ_by(_values(facts, "parameters"), SAME)
+        if replicas.left_out:
+            return not_measured(_not_averaged(replicas.left_out, replicas.total))
         if replicas.equal_again:
             return ok("the ranks make their parameters equal from time to time")
         if not replicas.apart and not combined.scales:
@@ -272,7 +276,7 @@ class ReplicaDrift(Rule):
                 FIX_START,
             )
         if combined.partly or norms_differ(facts.records.values()):
-            return _left_out(replicas, differ, _clipped_differently(facts))
+            return _left_out(replicas, _clipped_differently(facts))
         return (
             APART,
             f"{differ}, although the gradients of this step were combined: an earlier step was "
@@ -285,6 +289,13 @@ ALONE = (
     "the ranks combine no gradients, and parameters that were equal on all of them differ now: "
     "whether each rank is meant to train its own model is not known"
 )
+
+
+def _not_averaged(parameters: Sized, total: int) -> str:
+    return (
+        f"the ranks average their parameters, and {_share(parameters, total)} afterwards: whether "
+        "each rank is meant to keep its own is not known"
+    )
 
 
 def _synced_beside(facts: StepFacts) -> bool:
@@ -317,9 +328,10 @@ def _grouped(groups: Sequence[Sequence[int]], windows: int) -> tuple[str, str, s
     )
 
 
-def _left_out(replicas: Replicas, differ: str, all_drift: bool) -> tuple[str, str, str]:
+def _left_out(replicas: Replicas, all_drift: bool) -> tuple[str, str, str]:
     """``all_drift``: what was combined drifts, too."""
     parameters = replicas.drifted
+    differ = f"{_share(parameters, replicas.total)} between the ranks"
     title = "The all-reduce leaves out some gradients"
     start = "The ranks combine gradients, and yet step on different ones."
     if all_drift or len(parameters) == replicas.total:

@@ -26,6 +26,7 @@ class Replicas:
         apart=dict[int, list[int]],
         groups=list[list[int]],
         equal_again=bool,
+        left_out=dict[int, list[int]],
     )
 
     def __init__(self) -> None:
@@ -36,6 +37,8 @@ class Replicas:
         # Ranks whose parameters are equal, if the same ones are for all parameters that differ.
         self.groups: list[list[int]] = []
         self.equal_again = False  # parameters that differed were equal later
+        # parameters that differed still, where others were equal again
+        self.left_out: dict[int, list[int]] = {}
 
     def add(self, facts: StepFacts) -> None:
         """Compare the ranks in one step."""
@@ -46,7 +49,7 @@ class Replicas:
         self.total = first.total
         columns = zip(*(r.fingerprints for r in measured), strict=True)
         partitions: list[list[list[int]]] = []
-        again: list[bool] = []
+        again: dict[int, bool] = {}
         for index, shape, column in zip(first.indices, first.shapes, columns, strict=True):
             values = [v for v in map(number, column) if v is not None and math.isfinite(v)]
             if len(values) < len(measured):
@@ -56,11 +59,14 @@ class Replicas:
             if differ:
                 partitions.append(_partition(list(facts.records), values))
             if index in self.apart:
-                again.append(len(set(values)) == 1)
+                again[index] = len(set(values)) == 1
             elif differ:
                 self.apart[index] = list(shape)
-        if again and all(again):
+        if again and all(again.values()):
             self.equal_again = True
+        if any(again.values()):
+            left_out = self.left_out | {i: self.apart[i] for i in again}
+            self.left_out = {i: shape for i, shape in left_out.items() if not again.get(i)}
         if partitions:
             alike = all(each == partitions[0] for each in partitions)
             self.groups = partitions[0] if alike and len(partitions[0]) > 1 else []

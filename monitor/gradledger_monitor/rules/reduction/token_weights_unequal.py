@@ -30,7 +30,7 @@ from gradledger_monitor.rules.balance.evidence import (
 from gradledger_monitor.rules.balance.explanations import PARTS_OR_TASKS
 from gradledger_monitor.rules.balance.patterns import is_fair
 from gradledger_monitor.rules.definition import DEFAULTS, Parameter
-from gradledger_monitor.rules.number_text import significant
+from gradledger_monitor.rules.number_text import significant, times
 from gradledger_monitor.rules.objective_names import objective_name
 from gradledger_monitor.rules.reduction.fixes import TOKEN_MEAN, token_mean, without_short_batch
 from gradledger_monitor.rules.reduction.positions import Positions
@@ -207,7 +207,7 @@ class TokenWeightsUnequal(Rule):
             "A short batch has the weight of a full one",
             f"One micro-batch of step {facts.step} holds {short.tokens:,.0f} tokens, all others "
             f"hold {short.usual:,.0f}, as the last batch of an epoch does. Each of its tokens "
-            f"counts {short.relative_weight:.1f} times as much as another: {moved:.1%} of the "
+            f"counts {times(short.relative_weight)} as much as another: {moved:.1%} of the "
             f"weight of the {_whole(facts, objective)} in this step is on the wrong tokens, and "
             f"{of_epoch:.2%} of that in the {steps} since the last short batch.",
             without_short_batch(facts, objective),
@@ -339,7 +339,7 @@ def _contrast(entries: Iterable[Entry]) -> str:
     elif heavy_one == light_one:
         heavy_one, light_one = (f"micro-batch {e.micro_batch + 1}" for e in (heavy, light))
     return (
-        f"a token in {heavy_one} counts {heavy.relative / light.relative:.1f} times as much as one "
+        f"a token in {heavy_one} counts {times(heavy.relative / light.relative)} as much as one "
         f"in {light_one}."
     )
 
