@@ -104,6 +104,49 @@ def test_ranks_that_may_hold_parts_of_a_model_are_left_alone(sign: str) -> None:
     assert finding(judged(steps)) is None
 
 
+LEFT_AT = ([1.0, 2.0, 3.0, 4.0], [1.5, 2.5, 3.5, 4.5])  # parameters as a step left them, by rank
+AVERAGE = [1.25, 2.25, 3.25, 4.25]
+
+
+def local_sgd(
+    now: tuple[list[float], list[float]], *prints: tuple[list[float], list[float]]
+) -> str:
+    """Ranks that combine no gradients; before each step but the first, something changes their
+    parameters.
+    """
+    alone: dict[str, Any] = {"samples": None, "sync": "none", "collectives_after": 0}
+    steps = []
+    for number, each in enumerate(prints, 1):
+        models = [Samples(LEFT_AT[r], now[r]) if number > 1 else None for r in (0, 1)]
+        more = {**alone, "post_factor": 1.0, "averaging": number > 1}
+        steps.append(
+            facts(*(one_rank(number, r, each[r], **more, models=models[r]) for r in (0, 1)))
+        )
+    return judged(steps).coverage[DRIFT]
+
+
+def test_ranks_whose_parameters_become_equal_average_their_models() -> None:
+    equal = "ok: the ranks average their parameters from time to time"
+    assert local_sgd((AVERAGE, AVERAGE), EQUAL, ALL) == equal
+
+
+def test_a_limit_on_the_weights_is_no_average() -> None:
+    projected = ([0.5, 1.0, 1.5, 2.0], [0.6, 1.1, 1.6, 2.1])
+    clamped = ([1.0] * 4, [1.0, 1.0, -1.0, 1.0])
+    for now in (projected, clamped):
+        assert local_sgd(now, EQUAL, ALL) == f"not_measured: {ALONE}"
+
+
+def test_an_average_that_leaves_out_a_parameter_is_not_called_one() -> None:
+    """The first and the last are equal again, and the second is not."""
+    partly = ([1.3, 2.3, 3.3], [1.3, 2.4, 3.3])
+    assert local_sgd((AVERAGE, AVERAGE), ALL, partly) == (
+        "not_measured: the ranks average their parameters, and 1 of 3 parameters differs "
+        "afterwards: whether each rank is meant to keep its own is not known"
+    )
+    assert local_sgd((AVERAGE, AVERAGE), ALL, partly, EQUAL).startswith("ok")  # later, it is
+
+
 def test_ranks_that_combine_nothing_may_differ() -> None:
     evaluation = run(EQUAL, ALL, samples=None, sync="none", collectives_after=0, post_factor=1.0)
     assert evaluation.coverage[DRIFT] == f"not_measured: {ALONE}"  # they were equal at first

@@ -36,9 +36,8 @@ from gradledger_monitor.model.objectives import (
     objectives_of,
     signs_differ,
 )
-from gradledger_monitor.model.ranks import manual_all_reduce
+from gradledger_monitor.model.ranks import manual_all_reduce, topology
 from gradledger_monitor.model.ranks.manual_all_reduce import ManualAllReduce
-from gradledger_monitor.model.ranks.topology import data_group, members, rescaled_later
 from gradledger_monitor.model.readings import WeightedTerm
 from gradledger_monitor.model.token_ledger import Ledger, total
 from gradledger_monitor.model.unmeasured import NO_BACKWARD, why_unmeasured
@@ -61,6 +60,7 @@ class RunInfo:
     declared_scale: float | None = None
     environment: dict[str, str] = field(default_factory=dict)
     config: dict[str, Any] = field(default_factory=dict)
+    without_loss: tuple[int, ...] = ()  # other ranks: earlier stages of a pipeline
 
     def optimizer_name(self, optimizer: int) -> str:
         """Class of the optimizer with this number, e.g. AdamW."""
@@ -96,7 +96,7 @@ class StepFacts:
         self.step = step
         self.records = records
         self.all_reduce = all_reduce
-        self._ranks = ranks or range(run.world_size)
+        self.ranks = ranks or range(run.world_size)
         self.complete = len(records) >= run.world_size  # every rank has sent its record
         # why the hooks could measure nothing of this step, on some rank
         reasons = (record.missing.get("micro_batches") for record in records.values())
@@ -140,7 +140,6 @@ class StepFacts:
         # the balance under the contract; None where the balance is not known
         intended = None if self.factor_unmeasured else run.declared_scale or 1.0
         self.intended = intended
-        # the one with the most gradient weight first
         self.objectives = objectives_of(terms, self.tolerance, intended)
         # several losses that satisfy the contract only together, e.g. the mean of two heads
         self.together = self._together(intended)
@@ -258,7 +257,7 @@ class StepFacts:
         """Which ranks have sent no record, as a sentence; None if every rank has."""
         if self.complete:
             return None
-        ranks = sorted(set(self._ranks) - set(self.records))
+        ranks = sorted(set(self.ranks) - set(self.records))
         return f"no record of rank {', '.join(map(str, ranks[:8]))} arrived"
 
     def _unmeasured(self) -> str | None:
@@ -333,7 +332,7 @@ class StepFacts:
             is_unmeasured = self.records[factor_of].post_factor is None
             applied = self.applied_by_rank[rank]
             tasks = self._tasks if rank == self.lowest_rank else loss_names.tasks_of(applied)
-            later = rescaled_later(applied)
+            later = topology.rescaled_later(applied)
             for index, micro_batch in applied:
                 factor = rank_factor * later.get(index, 1.0)
                 if is_unmeasured:
@@ -429,10 +428,11 @@ def merge(run: RunInfo, optimizer: int, step: int, records: RecordsByRank) -> St
     Of several data-parallel groups the facts are those of one, the first that has a loss.
     """
     ordered = dict(sorted(records.items())) if len(records) > 1 else records
-    group = data_group(ordered, range(run.world_size))
+    group = topology.data_group(ordered, range(run.world_size))
     if group:
-        run = replace(run, world_size=len(group))
-        ordered = members(ordered, group)
+        others = topology.without_loss(ordered, group)
+        run = replace(run, world_size=len(group), without_loss=others)
+        ordered = topology.members(ordered, group)
     if not 1 < run.world_size <= len(ordered):
         return StepFacts(run, optimizer, step, ordered, None, group)
     all_reduce = manual_all_reduce.infer(ordered)
@@ -473,10 +473,8 @@ def _scale(record: StepRecord) -> float | None:
 
 
 def _tolerance(records: Iterable[StepRecord]) -> float:
-    for record in records:
-        if record.half_precision:
-            return tolerances.WEIGHT_HALF
-    return tolerances.WEIGHT
+    half = any(record.half_precision for record in records)
+    return tolerances.WEIGHT_HALF if half else tolerances.WEIGHT
 
 
 def _data_of(micro_batch: MicroBatch) -> float | None:

@@ -137,6 +137,11 @@ def _has_no_loss(record: StepRecord) -> bool:
     return bool(batches) and all(m.relayed for m in batches)
 
 
+def without_loss(records: RecordsByRank, group: Sequence[int]) -> tuple[int, ...]:
+    """Ranks outside the group that only pass gradients on."""
+    return tuple(r for r, record in records.items() if r not in group and _has_no_loss(record))
+
+
 def members(records: RecordsByRank, group: Sequence[int]) -> RecordsByRank:
     """The records of a group. That of a pipeline has the norm over all its stages.
 

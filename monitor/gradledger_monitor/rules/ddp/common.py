@@ -15,7 +15,8 @@ def _not_parallel(window: Window) -> Outcome | None:
     """The outcome for one rank, or where collectives were not counted."""
     facts = window.facts
     if facts.run.world_size == 1:
-        return not_applicable("one rank")
+        others = bool(facts.ranks != range(1))
+        return not_applicable("no other rank trains the same part" if others else "one rank")
     for record in facts.records.values():
         if "collectives" in record.missing:
             return not_measured(record.missing["collectives"])

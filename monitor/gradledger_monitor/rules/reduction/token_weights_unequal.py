@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from gradledger_monitor.model.findings import Outcome, Severity
 from gradledger_monitor.model.objectives import Objective
@@ -307,7 +307,15 @@ def _even_weights(
         if excuse is not None
     ]
     ranks = [facts.missing_ranks] if facts.missing_ranks else []
+    if facts.run.without_loss:
+        ranks.append(f"not evaluated: the gradients of {earlier_stages(facts.run.without_loss)}")
     return ok("; ".join([f"equal weights: {', '.join(evaluated)}", *not_evaluated, *ranks]))
+
+
+def earlier_stages(ranks: Sequence[int]) -> str:
+    """The ranks of a pipeline that have no loss."""
+    shown = ", ".join(map(str, ranks[:8])) + (" ..." if len(ranks) > 8 else "")
+    return f"rank {shown}, which has no loss" if len(ranks) == 1 else f"ranks {shown}, without loss"
 
 
 def _share(objective: Objective, objectives: list[Objective]) -> float:
