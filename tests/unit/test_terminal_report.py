@@ -24,10 +24,10 @@ FINDING = Finding(
 NODE = TreeNode("reduction", "Is the contract balanced?", "not_measured", "no loss was seen")
 
 
-def text(**changes: Any) -> str:
-    """The report of one finding, as it is written to a file."""
+def text(*more: Finding, **changes: Any) -> str:
+    """The report of one finding, and of ``more``, as it is written to a file."""
     stream = io.StringIO()
-    evaluation = EvaluationResult("broken", [replace(FINDING, **changes)], [NODE], {})
+    evaluation = EvaluationResult("broken", [replace(FINDING, **changes), *more], [NODE], {})
     terminal.console(stream).print(terminal.report("mine", 12, 2, evaluation))
     return stream.getvalue()
 
@@ -53,6 +53,16 @@ def test_a_file_gets_no_colours() -> None:
 def test_gaps_between_steps_are_not_hidden() -> None:
     assert "3 of steps 1 to 12" in text(steps=3)
     assert "step 4" in text(first_step=4, last_step=4, steps=1)
+
+
+def test_one_text_of_several_optimizers_is_shown_once() -> None:
+    report = text(replace(FINDING, optimizer=2), replace(FINDING, optimizer=3, title="Another"))
+    assert report.count("Token weights differ") == 1
+    assert "steps 1 to 12, optimizers 0, 2" in report
+    assert "steps 1 to 12, optimizer 3" in report
+    assert "optimizer" not in text()
+    many = text(*(replace(FINDING, optimizer=number) for number in range(1, 20)))
+    assert "optimizers 0, 1, 2, 3, 4, 5, 6, 7, ..." in many
 
 
 def test_a_symptom_names_its_cause() -> None:

@@ -24,6 +24,7 @@ from gradledger_monitor.rules.overrides import EVALUATED_WITH, OFF
 from gradledger_web import formatting, glossary, headline
 
 MOST_COLUMNS = 100
+MOST_NUMBERS = 8  # of optimizers
 STYLES = {
     "balanced": "bold green",
     "suspect": "bold yellow",
@@ -59,7 +60,7 @@ def report(
     return Group(
         Rule(f"gradledger: {printable(name)}", align="left", style="dim"),
         _verdict(steps, ranks, evaluation, absent),
-        *(_finding(finding) for finding in evaluation.findings),
+        *(_finding(*together) for together in _together(evaluation.findings)),
         Text(),
         *(_node(node) for node in evaluation.tree),
         *_overrides(evaluation),
@@ -71,14 +72,30 @@ def _verdict(steps: int, ranks: int, evaluation: EvaluationResult, absent: Seque
     return Text.assemble((evaluation.verdict.upper(), STYLES[evaluation.verdict]), f": {meaning}")
 
 
-def _finding(finding: Finding) -> RenderableType:
+def _together(findings: Sequence[Finding]) -> Iterator[tuple[Finding, str]]:
+    """Each finding, with its optimizers if there are several; those of one text together."""
+    several = any(finding.optimizer for finding in findings)
+    alike: dict[object, list[Finding]] = {}
+    for finding in findings:
+        text = (finding.rule, finding.severity, finding.title, finding.summary)
+        key = (*text, step_span(finding), finding.inhibited_by, finding.acknowledged is None)
+        alike.setdefault(key, []).append(finding)
+    for group in alike.values():
+        numbers = [finding.optimizer for finding in group]
+        shown = ", ".join(map(str, numbers[:MOST_NUMBERS]))
+        shown += ", ..." if len(numbers) > MOST_NUMBERS else ""
+        of = f", {'optimizers' if len(numbers) > 1 else 'optimizer'} {shown}"
+        yield group[0], of if several else ""
+
+
+def _finding(finding: Finding, of: str) -> RenderableType:
     style = "dim" if finding.inhibited_by else STYLES[finding.severity]
     title = Text.assemble("\n", (finding.severity, style), "  ", (finding.title, "bold"))
-    return Group(title, Padding(Group(*_details(finding)), (0, 0, 0, 2)))
+    return Group(title, Padding(Group(*_details(finding, of)), (0, 0, 0, 2)))
 
 
-def _details(finding: Finding) -> Iterator[Text]:
-    yield Text(f"{finding.rule}, {step_span(finding)}", style="dim")
+def _details(finding: Finding, of: str) -> Iterator[Text]:
+    yield Text(f"{finding.rule}, {step_span(finding)}{of}", style="dim")
     if finding.inhibited_by:
         yield Text(f"a symptom of {finding.inhibited_by}", style="dim")
     if finding.acknowledged:

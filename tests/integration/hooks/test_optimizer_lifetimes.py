@@ -188,3 +188,19 @@ def test_a_step_that_raised_leaves_other_optimizers_of_its_parameters_alone() ->
             train((model, raising), windows(1))
         train((model, SGD(model.parameters(), lr=0.01)), windows(3))
     assert steps(recorded) == [(1, 1), (1, 2), (1, 3)]  # the step that raised is no step
+
+
+def test_optimizers_that_are_created_after_the_first_backward_are_evaluated() -> None:
+    """One for each parameter, as ``pyro.optim`` does: its first window has no backward."""
+    model = tiny_model()
+    optimizers: dict[object, Optimizer] = {}
+    with recording() as recorded:
+        for window in windows(6):
+            model(window[0][0]).square().sum().backward()
+            for parameter in model.parameters():
+                if parameter not in optimizers:
+                    optimizers[parameter] = SGD([parameter], lr=0.1)
+                optimizers[parameter].step()
+            model.zero_grad()
+    evaluation = recorded.evaluation()
+    assert evaluation.verdict == "balanced", evaluation.coverage

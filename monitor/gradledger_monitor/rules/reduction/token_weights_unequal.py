@@ -10,7 +10,7 @@ from gradledger_monitor.model.findings import Outcome, Severity
 from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.token_ledger import Entry, total
-from gradledger_monitor.model.unmeasured import SKIPPED
+from gradledger_monitor.model.unmeasured import NO_BACKWARD, SKIPPED
 from gradledger_monitor.rules.balance.diagnosis import (
     ADDED_AGAIN,
     CONSTANT_TARGETS,
@@ -61,6 +61,7 @@ PAIRS = (
     "each micro-batch has as many elements as a ranked list has pairs, and equal weight: each list "
     'may count once; if it does, declare contract="sequence"'
 )
+NOT_OBSERVED = "no backward of the first window was observed"
 ONE_MICRO_BATCH = "there is one micro-batch: its weight is compared with none"
 LIGHT = "its weights differ, but it has little of the gradient's weight"
 
@@ -134,6 +135,8 @@ class TokenWeightsUnequal(Rule):
         facts = window.facts
         if facts.record.skipped:  # no token has a weight in a gradient that is not applied
             return not_applicable(SKIPPED)
+        if facts.unmeasured == NO_BACKWARD and facts.step == 1:
+            return not_applicable(NOT_OBSERVED)  # the optimizer was created after it
         if facts.unmeasured:
             return not_measured(facts.unmeasured)
         intended = weighted_by_design(facts)
