@@ -256,7 +256,7 @@ class Collectives(Observer):
 
     def step_begins(self, step: OpenStep, window: OptimizerWindow) -> None:
         """Record how this window's gradients were combined over the ranks."""
-        if _world_size() == 1:
+        if world_size() == 1:
             return
         if self._backwards.overlapped or _world is None:
             reason = THREADS if self._backwards.overlapped else UNCOUNTED
@@ -420,7 +420,7 @@ def _describe_apart(step: OpenStep, sizes: list[int]) -> None:
         step.missing["post_factor"] = APART
 
 
-def _world_size() -> int:
+def world_size() -> int:
     """The number of ranks: 1 without a process group, or in a PyTorch built without them."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 

@@ -35,8 +35,9 @@ def why_unmeasured(
     if record.sync == "unknown":
         return UNSEEN
     for _, micro_batch in applied:
-        if "rescaled" in micro_batch.missing:
-            return micro_batch.missing["rescaled"]
+        for fact in ("rescaled", "gathered"):
+            if fact in micro_batch.missing:
+                return micro_batch.missing[fact]
         terms = [term for term in micro_batch.terms if not term.penalty]
         if not terms:
             return micro_batch.missing.get("terms", "no loss term was seen")

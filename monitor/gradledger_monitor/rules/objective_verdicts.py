@@ -48,7 +48,7 @@ _WRONG: dict[Pattern | None, str] = {
     "early_step": "divided for several micro-batches, and applied after one",
     "unprepared": "divided for several micro-batches, and applied after one",
     "wandering": "equal weights, but not divided by N",
-    "constant": "equal weights, and a constant balance other than 1",
+    "constant": "equal weights, and a balance other than 1",
 }
 
 

@@ -2,24 +2,56 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 from gradledger.observers.losses.found_losses import GraphPath, LossNode, shape_of, signed
 from gradledger.observers.losses.node_names import (
+    ADDITIONS,
     JOINS,
     LOG_SOFTMAX,
     LOGSUMEXP,
     LOSS_NODES,
     PARAMETER,
     PICKS,
+    PRODUCTS,
     PROJECTIONS,
     RESHAPES,
+    SELECTIONS,
     SOFT_CROSS_ENTROPY,
+    SOFTMAXES,
 )
 
 # Between a log_softmax and a pick, or a pick and the rest.
 _SHIFTS = RESHAPES | {"SliceBackward0", "SelectBackward0"}
+# Between a contrastive loss and the features of which it computes similarities.
+_SIMILARITIES = (
+    RESHAPES | SELECTIONS | PRODUCTS | ADDITIONS | SOFTMAXES | {"MmBackward0", "BmmBackward0"}
+)
+_MOST_SIMILARITIES = 48  # nodes
 _HEAD_DEPTH = 24  # nodes between a cross entropy and the projection that computes its logits
+
+
+def holds_gathered_features(loss: LossNode, ranks: int) -> bool:
+    """Whether a loss compares the features of all ranks, and those of the others are constants.
+
+    ``all_gather`` is not seen by autograd. A loop joins what it gathered, with its own features in
+    their place: as many parts as there are ranks, of which one has a gradient.
+    """
+    queue, visited = deque([loss.node]), {loss.node}
+    while queue and len(visited) <= _MOST_SIMILARITIES:
+        for below, _ in queue.popleft().next_functions:
+            if below is None or below in visited:
+                continue
+            visited.add(below)
+            if below.name() == "CatBackward0":
+                parts = [part for part, _ in below.next_functions]
+                own = len(parts) - parts.count(None)
+                if below._saved_dim == 0 and len(parts) == ranks and own == 1:
+                    return True
+            elif below.name() in _SIMILARITIES:
+                queue.append(below)
+    return False
 
 
 def loss_at(node: Any, name: str, path: GraphPath) -> LossNode | None:

@@ -20,6 +20,7 @@ from gradledger.capture.isolation import is_plain, isolated, local_part, never_c
 from gradledger.capture.open_records import OpenMicroBatch
 from gradledger.capture.open_terms import OpenTerm
 from gradledger.observers.base import Observer
+from gradledger.observers.collectives import world_size
 from gradledger.observers.losses import parts_without_gradient, saved_hooks
 from gradledger.observers.losses.autograd_graph import (
     find_losses,
@@ -29,7 +30,7 @@ from gradledger.observers.losses.autograd_graph import (
 from gradledger.observers.losses.found_losses import LossNode
 from gradledger.observers.losses.input_gradients import InputGradients
 from gradledger.observers.losses.loss_nodes import DeclaredLoss, open_term
-from gradledger.observers.losses.loss_patterns import head_of
+from gradledger.observers.losses.loss_patterns import head_of, holds_gathered_features
 from gradledger.observers.losses.node_names import REDUCTIONS
 from gradledger.observers.losses.tasks import Tasks
 from gradledger.observers.losses.upstream import watch_declared, watch_upstream
@@ -43,6 +44,10 @@ if TYPE_CHECKING:
 
 MAX_TERMS = 256
 MAX_TARGETS = 64  # that are copied, evenly spread, for a fingerprint of the data
+GATHERED = (
+    "the loss holds the features of other ranks as constants, so what each rank's gradient lacks "
+    "depends on the others"
+)
 TOO_MANY = f"more than {MAX_TERMS} loss nodes in one backward"
 COMPILED_AUTOGRAD = "backward runs under compiled autograd, which would compile the hooks each time"
 FREED = "already been freed"  # part of PyTorch's message for the saved tensors of such a graph
@@ -200,6 +205,9 @@ class LossTerms(Observer):
                 losses = find_losses(graph, scaled=micro_batch.scale is not None)
                 terms = self._add_terms(micro_batch, losses)
                 self._note_repeats(before, losses, terms)
+                ranks = world_size()
+                if ranks > 1 and any(holds_gathered_features(loss, ranks) for loss in losses):
+                    micro_batch.missing["gathered"] = GATHERED
                 self._note_parts_without_gradient(micro_batch, graph, losses)
             if len(micro_batch.terms) == 1 and losses:
                 micro_batch.terms[0].head = self._tasks.number(losses[0])

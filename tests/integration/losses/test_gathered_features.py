@@ -1,0 +1,53 @@
+"""Contrastive losses over the features of all ranks, which ``all_gather`` makes constants."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy, normalize
+
+from gradledger.observers.losses.autograd_graph import find_losses
+from gradledger.observers.losses.loss_patterns import holds_gathered_features
+from gradledger.observers.losses.loss_terms import GATHERED
+from gradledger.records import StepRecord
+from helpers.facts import facts, judged, record, term
+
+
+def features(constant: bool) -> Tensor:
+    return normalize(torch.randn(6, 4, requires_grad=not constant))
+
+
+def is_seen(images: list[Tensor], texts: list[Tensor], ranks: int, dim: int = 0) -> bool:
+    every_image, every_text = torch.cat(images, dim), torch.cat(texts, dim)
+    logits = 4.0 * every_image @ every_text.T
+    loss = cross_entropy(logits, torch.arange(len(logits)))
+    loss = (loss + cross_entropy(logits.T, torch.arange(len(logits)))) / 2
+    return any(holds_gathered_features(each, ranks) for each in find_losses(loss.grad_fn))
+
+
+@pytest.mark.parametrize("own", [0, 1, 2])
+def test_features_of_other_ranks_without_gradient_are_seen(own: int) -> None:
+    gathered = [[features(rank != own) for rank in range(3)] for _ in range(2)]
+    assert is_seen(*gathered, ranks=3)
+
+
+def test_with_gradients_of_all_ranks_or_other_parts_nothing_is_lost() -> None:
+    assert not is_seen([features(False)] * 2, [features(False)] * 2, ranks=2)
+    half = [features(False), features(True)]
+    assert not is_seen(half, half, ranks=4)
+    assert not is_seen(half, half, ranks=2, dim=1)  # more columns for the same rows
+
+
+def test_a_layer_ends_the_search() -> None:
+    joined = torch.cat([features(False), features(True)])
+    loss = cross_entropy(torch.nn.Linear(4, 3)(joined), torch.zeros(12, dtype=torch.long))
+    assert not any(holds_gathered_features(each, 2) for each in find_losses(loss.grad_fn))
+
+
+def test_such_a_window_is_not_balanced() -> None:
+    window: StepRecord = record([term(12, 1 / 12)])
+    window.micro_batches[0].missing["gathered"] = GATHERED
+    evaluation = judged([facts(window)] * 3)
+    assert evaluation.coverage["reduction.token_weights_unequal"] == f"not_measured: {GATHERED}"
+    assert evaluation.verdict == "incomplete"
