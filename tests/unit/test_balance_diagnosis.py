@@ -1206,6 +1206,8 @@ def test_a_short_window_among_equal_ones_is_divided_by_their_k(
     steps = windows(*(times(constant, 4.0, k, reduction=reduction) for k in (4, 4, 4, 2)))
     assert [d.pattern for d in steps[:3]] == ["coefficient"] * 3
     assert (steps[3].pattern, steps[3].ratio) == ("partial", 0.5)
+    again = windows(*(times(constant, 4.0, k, reduction=reduction) for k in (4, 4, 4, 2) * 2))
+    assert [d.pattern for d in again[4:]] == ["coefficient"] * 3 + ["partial"]
 
 
 def test_a_constant_that_equals_the_number_of_tokens_does_not_make_a_mean_a_sum() -> None:

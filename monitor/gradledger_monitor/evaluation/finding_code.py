@@ -14,6 +14,8 @@ from gradledger_monitor.model.code.locations import (
 from gradledger_monitor.model.findings import Finding
 from gradledger_monitor.rules.docs import rules_by_id
 
+FIRST_WINDOWS = 4  # whose calls are located: see the hooks' ``capture/code/call_sites.py``
+
 
 def with_code(findings: Sequence[Finding], located: LocationsByOptimizer) -> list[Finding]:
     """The findings, each with the locations of the optimizer that it is about."""
@@ -24,5 +26,8 @@ def _with_code(finding: Finding, located: Sequence[CodeLocation]) -> Finding:
     rule = rules_by_id().get(finding.rule)
     if rule is None or not located:
         return finding
-    code = locations_for(rule.points_at, located)
+    # The hooks locate all calls of the first windows: a later one may be another one.
+    late = finding.first_step > FIRST_WINDOWS
+    roles = [role for role in rule.points_at if not (late and role in rule.single_calls)]
+    code = locations_for(roles, located)
     return replace(finding, code=code, fix=fix_in_code(finding, located))

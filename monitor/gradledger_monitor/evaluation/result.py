@@ -14,6 +14,8 @@ from gradledger_monitor.rules import framework_fixes
 from gradledger_monitor.rules.definition import RuleDefinition
 from gradledger_monitor.rules.overrides import RuleOverrides
 
+SHOWN_BY = 8  # steps by which a cause is reported, where it began with its symptom
+
 
 def evaluation_result(
     outcomes: Sequence[RuleOutcomes],
@@ -57,11 +59,17 @@ def _cause_of(
         rule = rules.get(cause.rule)
         if rule is None or cause.rule == symptom.rule:
             continue
-        if _matches(symptom.rule, rule.inhibits) or (
+        if (_matches(symptom.rule, rule.inhibits) and not _is_apart(cause, symptom)) or (
             _matches(symptom.rule, rule.inhibits_later) and _precedes(cause, symptom, order)
         ):
             causes.add(cause.rule)
     return min(causes, default=None)
+
+
+def _is_apart(cause: Finding, symptom: Finding) -> bool:
+    """Whether a finding began well before what may cause it, and went on after it."""
+    before = symptom.first_step + SHOWN_BY < cause.first_step
+    return before and symptom.last_step > cause.last_step and symptom.steps >= cause.steps
 
 
 def _precedes(cause: Finding, symptom: Finding, order: Mapping[str, int]) -> bool:

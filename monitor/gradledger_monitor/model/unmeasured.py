@@ -23,7 +23,7 @@ def why_unmeasured(
         return NO_BACKWARD
     unknown = record.post_factor is None and record.step_size is None
     if len(applied) < len(record.micro_batches) and unknown:
-        return "gradients were moved between micro-batches"
+        return "gradients were moved, or discarded, between micro-batches"
     if "sync" in record.missing:
         return record.missing["sync"]
     if _may_mix_shards(record):

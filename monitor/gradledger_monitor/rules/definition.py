@@ -67,6 +67,9 @@ class RuleDefinition(metaclass=RuleMeta):
     inhibits_later: ClassVar[tuple[str, ...]] = ()
     # What its findings point at in the script's code, the most important first.
     points_at: ClassVar[tuple[CodeRole, ...]] = ("backward", "step")
+    # Of these, a call that may be the only one of its place: later than the first windows, its line
+    # is not known, and that of the usual call would be wrong.
+    single_calls: ClassVar[tuple[CodeRole, ...]] = ()
     # Whether the rule reads nothing but loss, norm, learning rate and loss scale by step, so that
     # it can evaluate the log of another tool.
     works_on_metric_logs: ClassVar[bool] = False

@@ -28,8 +28,8 @@ def is_seen(images: list[Tensor], texts: list[Tensor], ranks: int, dim: int = 0)
 
 @pytest.mark.parametrize("own", [0, 1, 2])
 def test_features_of_other_ranks_without_gradient_are_seen(own: int) -> None:
-    gathered = [[features(rank != own) for rank in range(3)] for _ in range(2)]
-    assert is_seen(*gathered, ranks=3)
+    images, texts = ([features(rank != own) for rank in range(3)] for _ in range(2))
+    assert is_seen(images, texts, ranks=3)
 
 
 def test_with_gradients_of_all_ranks_or_other_parts_nothing_is_lost() -> None:

@@ -29,8 +29,10 @@ def mean_over_tokens(ranks: Iterable[Iterable[tuple[int, MicroBatch]]], k: int) 
     """The sum of the token losses over their number; None if one of them is not known.
 
     With one loss term, root = weight * (sum of its token losses), so that sum is root / |weight|.
-    A constant in front of the loss belongs to it, unless it may be the division by K.
+    A constant in front of the loss belongs to it, unless it may be the division by K, or undo the
+    average over the ranks.
     """
+    ranks = list(ranks)
     losses, count = 0.0, 0
     for _, micro_batch in chain.from_iterable(ranks):
         loss, terms = micro_batch.loss, micro_batch.terms
@@ -44,7 +46,7 @@ def mean_over_tokens(ranks: Iterable[Iterable[tuple[int, MicroBatch]]], k: int) 
             return None
         # a loss may be minus a term, such as a log-probability
         constant = abs(float(term.coefficient or 1.0))
-        if math.isclose(constant * k, 1.0, rel_tol=WEIGHT):
+        if any(math.isclose(constant, n, rel_tol=WEIGHT) for n in (1 / max(k, 1), len(ranks))):
             constant = 1.0
         losses, count = losses + constant * float(loss) / abs(float(weight)), count + tokens
     return losses / count if count else None

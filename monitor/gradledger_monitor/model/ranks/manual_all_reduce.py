@@ -123,11 +123,11 @@ def infer(records: RecordsByRank) -> ManualAllReduce | None:
         rough = _fit(list(records), samples, clippings, tolerances.SAMPLE_HALF)
         if rough.factor is not None:
             result, tolerance = dataclasses.replace(rough, rounded=True), tolerances.SAMPLE_HALF
-    averages = result.factor is not None and abs(result.factor * len(rows) - 1) <= tolerance
-    if not result.is_known or averages or not (early or any(map(_synced_twice, rows))):
+    if not result.is_known or not (early or any(map(_synced_twice, rows))):
         return result
     between = [] if result.factor is None else _factors_between(rows, tolerance)
-    if between and all(abs(each - 1) <= tolerance for each in between):
+    averages = result.factor is not None and abs(result.factor * len(rows) - 1) <= tolerance
+    if averages if not between else all(abs(each - 1) <= tolerance for each in between):
         return result  # an average of equal gradients leaves them as they are
     same = bool(between) and _are_equal(between, tolerance)
     again, times = (between[0], len(between)) if same else (1.0, 0)

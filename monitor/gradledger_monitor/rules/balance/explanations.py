@@ -84,7 +84,8 @@ def explain(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> D
         by_chance = any(c.pattern == "other_divisor" for c in past)
         if by_chance and not has_known_unit(objective):
             return Diagnosis("other_divisor", OTHER_DIVISOR, objective)
-        if {c.pattern for c in past} == {"coefficient"}:  # 2 * loss / 4, of two micro-batches
+        # 2 * loss / 4, of two micro-batches
+        if {c.pattern for c in past} in ({"coefficient"}, {"coefficient", "partial"}):
             diagnosis = by_window_length(facts, objective, balance, past)
             if diagnosis is not None and diagnosis.pattern == "partial":
                 return diagnosis

@@ -37,6 +37,7 @@ class ZeroedBeforeStep(Rule):
     """
 
     points_at = ("zero_grad", "step")
+    single_calls = ("zero_grad",)
     inhibits = ("reduction.*", "norm.*", "scaler.all_grads_zero", "loop.grads_not_zeroed")
 
     def evaluate(self, window: Window) -> Outcome:

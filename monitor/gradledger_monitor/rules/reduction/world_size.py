@@ -267,9 +267,9 @@ def _fix_by_hand(window: Window, loop_factor: float) -> str:
 def _cause(window: Window) -> str:
     loop_factor, excess = window.facts.all_reduce_factor, window.balance.ratio
     if loop_factor is not None:
-        whole = round(loop_factor) or 1 / round(1 / loop_factor)
-        if abs(loop_factor / whole - 1) <= window.facts.tolerance:
-            loop_factor = whole  # the samples are rounded
+        near = Near(loop_factor, window.facts.tolerance)  # the samples are rounded
+        exact = (n for n in (1.0, 1 / window.facts.run.world_size) if near(n))
+        loop_factor = next(exact, loop_factor)
         return (
             f": the loop multiplies the sum of the ranks' gradients by {significant(loop_factor)}; "
             f"the right factor for this loss is {significant(loop_factor / excess)}"

@@ -73,4 +73,6 @@ class PlannedInOtherSteps(Rule):
 
 def _unit(left: LeftOpen, steps: int) -> str:
     of_steps = abs(left.planned - steps) < abs(left.planned - left.trained)
-    return "as many as optimizer steps were taken" if of_steps else "as many as micro-batches ran"
+    about = "" if left.planned in (steps, left.trained) else "about "
+    unit = "optimizer steps were taken" if of_steps else "micro-batches ran"
+    return f"{about}as many as {unit}"
