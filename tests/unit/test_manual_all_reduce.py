@@ -274,6 +274,24 @@ def test_gradients_combined_before_the_last_backward_are_named_and_leave_no_ledg
     assert accused(judged([merged])).keys() == {"ddp.wrong_microbatch_synced"}
 
 
+@pytest.mark.parametrize(("between", "is_found"), [(1.0, True), (0.5, False)])
+def test_sums_after_each_backward_are_no_average_though_the_ranks_divide_them_once(
+    between: float, is_found: bool
+) -> None:
+    """``between`` multiplies the first sum: an average leaves what was equal as it is."""
+    combined, ranks = scaled(between), []
+    own = ([0.5, 1.0, -1.0, 2.0], [1.5, -0.5, 0.25, 1.0])
+    totals = [[c + g for c, g in zip(combined, gradient, strict=True)] for gradient in own]
+    average = [sum(values) / 2 for values in zip(*totals, strict=True)]
+    for before, after in zip(LEFT, totals, strict=True):
+        fields: dict[str, Any] = {"sync": "unknown", "collectives_after": 4, "post_factor": None}
+        one = record([term(10, 1 / 20)] * 2, samples=Samples(after, average), **fields)
+        one.micro_batches[1].samples = Samples(before, combined)
+        ranks.append(one)
+    found = accused(judged([facts(*ranks)])).keys()
+    assert ("ddp.missing_no_sync" in found) is is_found
+
+
 @pytest.mark.parametrize(
     "more",
     [
