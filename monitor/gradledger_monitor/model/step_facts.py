@@ -419,7 +419,7 @@ class StepFacts:
     @property
     def loss_token(self) -> float | None:
         """The loss that one large batch would have reported: the sum of token losses over N."""
-        return mean_over_tokens(self.applied_by_rank.values(), self.micro_batches)
+        return mean_over_tokens(chain.from_iterable(self.applied_by_rank.values()))
 
 
 def merge(run: RunInfo, optimizer: int, step: int, records: RecordsByRank) -> StepFacts:

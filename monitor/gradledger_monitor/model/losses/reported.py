@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
-from itertools import chain
 
 from msgspec.structs import replace
 
 from gradledger_monitor.ingest.schema import MicroBatch, Term
 from gradledger_monitor.model.losses.term_weights import weights_vary
 from gradledger_monitor.model.token_ledger import total
-from gradledger_monitor.model.tolerances import WEIGHT
 
 
 def sum_of_roots(micro_batches: Iterable[tuple[int, MicroBatch]]) -> float | None:
@@ -25,16 +22,13 @@ def sum_of_roots(micro_batches: Iterable[tuple[int, MicroBatch]]) -> float | Non
     return total(roots) if roots else None
 
 
-def mean_over_tokens(ranks: Iterable[Iterable[tuple[int, MicroBatch]]], k: int) -> float | None:
+def mean_over_tokens(micro_batches: Iterable[tuple[int, MicroBatch]]) -> float | None:
     """The sum of the token losses over their number; None if one of them is not known.
 
     With one loss term, root = weight * (sum of its token losses), so that sum is root / |weight|.
-    A constant in front of the loss belongs to it, unless it may be the division by K, or undo the
-    average over the ranks.
     """
-    ranks = list(ranks)
     losses, count = 0.0, 0
-    for _, micro_batch in chain.from_iterable(ranks):
+    for _, micro_batch in micro_batches:
         loss, terms = micro_batch.loss, micro_batch.terms
         term = terms[0] if len(terms) == 1 else _joined(terms)
         if term is None or (tokens := term.tokens) is None:
@@ -45,10 +39,7 @@ def mean_over_tokens(ranks: Iterable[Iterable[tuple[int, MicroBatch]]], k: int) 
         if not weight or loss is None or (term.weight_min is not None and weights_vary(term)):
             return None
         # a loss may be minus a term, such as a log-probability
-        constant = abs(float(term.coefficient or 1.0))
-        if any(math.isclose(constant, n, rel_tol=WEIGHT) for n in (1 / max(k, 1), len(ranks))):
-            constant = 1.0
-        losses, count = losses + constant * float(loss) / abs(float(weight)), count + tokens
+        losses, count = losses + float(loss) / abs(float(weight)), count + tokens
     return losses / count if count else None
 
 

@@ -21,6 +21,7 @@ from gradledger_monitor.rules.balance.diagnosis import (
     weighted_by_design,
 )
 from gradledger_monitor.rules.balance.evidence import (
+    common_coefficient,
     has_known_unit,
     is_divided_by_a_count,
     is_divided_by_two_ks,
@@ -257,7 +258,7 @@ class TokenWeightsUnequal(Rule):
             tokens=[as_count(e.tokens) for e in entries[:64]],
             relative_weights=[round(e.relative, 4) for e in entries[:64]],
             loss_reported=facts.loss_reported,
-            loss_token=facts.loss_token,
+            loss_token=_loss_token(facts, objective),
         )
 
 
@@ -389,9 +390,18 @@ def _ranks_sentence(facts: StepFacts) -> str:
     return f" This holds for the ranks that reported: {missing}." if missing else ""
 
 
+def _loss_token(facts: StepFacts, objective: Objective) -> float | None:
+    """The mean loss over all tokens; None if it lacks a constant that the loss is multiplied by.
+
+    A constant of at most 1 may be the division, and one of R undo the average over the ranks.
+    """
+    constant = abs(common_coefficient(objective) or 1.0)
+    return facts.loss_token if constant in (1.0, facts.run.world_size) or constant < 1 else None
+
+
 def _loss_sentence(facts: StepFacts, objective: Objective) -> str:
     """The losses, unless the objective is read in another unit, of which the mean is not known."""
-    reported, token = facts.loss_reported, facts.loss_token
+    reported, token = facts.loss_reported, _loss_token(facts, objective)
     if objective.reading.unit in ("rows", "positions"):
         return ""
     if reported is None or token is None or significant(reported) == significant(token):
