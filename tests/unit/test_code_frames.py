@@ -7,9 +7,11 @@ from dataclasses import replace
 
 import pytest
 
+from gradledger.capture.code import call_sites
 from gradledger_monitor.alerts.markdown import body
 from gradledger_monitor.alerts.payload import PageUrls, RunSummary, alert_document
 from gradledger_monitor.alerts.planner import AlertItem
+from gradledger_monitor.evaluation import finding_code
 from gradledger_monitor.evaluation.finding_code import with_code
 from gradledger_monitor.gate.github import workflow_commands
 from gradledger_monitor.gate.result import CheckedRun, Gate
@@ -75,6 +77,16 @@ def test_a_finding_gets_what_its_rule_is_about_of_its_optimizer() -> None:
     first, second = with_code([FINDING, other], located)
     assert first.code == (BACKWARD, LOSS)
     assert second.code == ()
+
+
+def test_a_call_that_happens_once_has_no_line_later_than_calls_are_located() -> None:
+    assert call_sites.FIRST_WINDOWS == finding_code.FIRST_WINDOWS
+    zeroed = replace(FINDING, rule="loop.zeroed_before_step")
+    usual = {0: [replace(STEP, role="zero_grad", line=8), STEP]}
+    (early,) = with_code([replace(zeroed, first_step=4)], usual)
+    (late,) = with_code([replace(zeroed, first_step=5)], usual)
+    assert [each.role for each in early.code] == ["zero_grad", "step"]
+    assert [each.role for each in late.code] == ["step"]
 
 
 def test_the_unscaled_backward_comes_before_the_scaled_one() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gradledger.records import MicroBatch, StepRecord
-from helpers.facts import facts, record, term
+from helpers.facts import facts, judged, record, term
 
 NO_LOSS = "stage 0 of a pipeline of 2 has no loss"
 FAIR = [term(10, 1 / 40), term(30, 1 / 40)]
@@ -35,6 +35,20 @@ def test_the_step_of_a_pipeline_is_that_of_the_stage_with_the_loss() -> None:
     assert step.ledger is not None
     assert (step.ledger.tokens, step.ledger.balance) == pytest.approx((40, 1))
     assert step.norm == 5.0  # over both stages
+
+
+def test_the_verdict_names_the_stages_that_are_not_evaluated() -> None:
+    pairs = [[0, 1], [2, 3]]
+    one = [stage([0, 1]), last([0, 1])]
+    two = [make(pair, sync="averaged") for pair in pairs for make in (stage, last)]
+    for step, ranks in ((facts(*one), "rank 0"), (facts(*two), "ranks 0, 2")):
+        coverage = judged([step]).coverage
+        assert coverage["reduction.token_weights_unequal"] == (
+            "ok: equal weights: cross entropy; "
+            f"not evaluated: the gradients of {ranks}, without a loss"
+        )
+    alone = judged([facts(*one)]).coverage["ddp.never_synced"]
+    assert alone == "not_applicable: no other rank trains the same part"
 
 
 def test_the_norm_is_unknown_without_that_of_each_stage() -> None:

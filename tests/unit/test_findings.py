@@ -8,13 +8,15 @@ from dataclasses import asdict
 import pytest
 
 from gradledger.records import Term
+from gradledger_monitor.evaluation.result import inhibit
 from gradledger_monitor.evaluation.rule_outcomes import RESOLVED_AFTER
 from gradledger_monitor.evaluation.run_state import RunState
-from gradledger_monitor.model.findings import EvaluationResult, Outcome
+from gradledger_monitor.model.findings import EvaluationResult, Finding, Outcome, Severity
 from gradledger_monitor.model.step_facts import RunInfo, StepFacts
 from gradledger_monitor.rules.balance.history import ONE_MORE
 from gradledger_monitor.rules.catalogue import RULES
 from gradledger_monitor.rules.definition import DEFAULTS
+from gradledger_monitor.rules.docs import rules_by_id
 from gradledger_monitor.rules.reduction.missing_division import MissingDivision
 from gradledger_monitor.rules.reduction.token_weights_unequal import TokenWeightsUnequal
 from gradledger_monitor.rules.rule import (
@@ -104,6 +106,30 @@ def test_a_mean_of_means_that_is_not_divided_is_broken_in_both_ways() -> None:
     causes = {finding.rule: finding.inhibited_by for finding in evaluation.findings}
     assert causes == {MissingDivision.id(): None, TokenWeightsUnequal.id(): None}
     assert evaluation.verdict == "broken"
+
+
+@pytest.mark.parametrize(
+    ("cause", "symptom", "is_apart"),
+    [
+        ((16, 16, 1), (3, 24, 8), True),  # it began well before, and went on
+        ((20, 29, 2), (5, 31, 2), True),
+        ((16, 16, 1), (8, 24, 8), False),  # a cause may be reported some steps later
+        ((16, 24, 9), (3, 24, 8), False),
+        ((16, 24, 1), (3, 24, 8), False),  # it goes on as long
+    ],
+)
+def test_what_began_well_before_a_cause_and_goes_on_after_it_is_no_symptom(
+    cause: tuple[int, int, int], symptom: tuple[int, int, int], is_apart: bool
+) -> None:
+    """First step, last step and number of steps."""
+
+    def spanning(rule: str, severity: Severity, span: tuple[int, int, int]) -> Finding:
+        return Finding(rule, 0, severity, *span, "title", "summary", "fix", {})
+
+    zeroed = spanning("loop.zeroed_before_step", "error", cause)
+    partial = spanning("reduction.partial_window", "warning", symptom)
+    inhibited = inhibit([zeroed, partial], rules_by_id())[1].inhibited_by
+    assert inhibited == (None if is_apart else zeroed.rule)
 
 
 def test_a_run_that_was_never_measured_is_incomplete_with_the_reason() -> None:

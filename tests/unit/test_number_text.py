@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gradledger_monitor.rules.number_text import data_size, significant
+from gradledger_monitor.rules.number_text import data_size, significant, times
 
 
 @pytest.mark.parametrize(
@@ -31,3 +31,10 @@ def test_a_number_has_four_significant_digits_or_is_whole(value: float, text: st
 )
 def test_a_data_size_has_a_decimal_unit(size: float, text: str) -> None:
     assert data_size(size) == text
+
+
+@pytest.mark.parametrize(
+    ("ratio", "text"), [(1.048, "1.05 times"), (1.1, "1.1 times"), (2.66, "2.7 times")]
+)
+def test_a_factor_near_1_is_not_rounded_to_it(ratio: float, text: str) -> None:
+    assert times(ratio) == text

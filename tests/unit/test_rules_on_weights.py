@@ -44,6 +44,24 @@ def test_ranks_whose_tokens_weigh_alike_on_average_do_not_differ_however_many_th
     assert differ(rank(0.02, 0.03), more) == "between micro-batches"
 
 
+@pytest.mark.parametrize(
+    ("constant", "ranks", "is_stated"),
+    [(None, 1, True), (0.5, 1, True), (2.0, 1, False), (2.0, 2, True)],
+)
+def test_a_mean_over_tokens_is_stated_unless_it_lacks_the_constant_of_the_loss(
+    constant: float | None, ranks: int, is_stated: bool
+) -> None:
+    """QuantileLoss: twice the error. As many as ranks may undo their average."""
+    terms = [term(n, (constant or 1.0) / (2 * n), coefficient=constant) for n in (10, 30)]
+    sent = record(terms, sync="averaged")
+    for micro_batch, loss in zip(sent.micro_batches, (4.0, 2.0), strict=True):
+        micro_batch.loss = (constant or 1.0) * loss / 2
+    finding = finding_of(*[sent] * ranks)
+    assert finding is not None
+    assert ("the mean over all tokens is 2.5" in finding.summary) is is_stated
+    assert (finding.evidence["loss_token"] is not None) is is_stated
+
+
 @pytest.mark.parametrize(("counts", "severity"), [((30, 30), "error"), ((20, 40), "info")])
 def test_a_main_loss_excuses_another_only_if_its_counts_differ(
     counts: tuple[int, int], severity: str

@@ -60,7 +60,7 @@ class RunInfo:
     declared_scale: float | None = None
     environment: dict[str, str] = field(default_factory=dict)
     config: dict[str, Any] = field(default_factory=dict)
-    without_loss: tuple[int, ...] = ()  # other ranks: earlier stages of a pipeline
+    earlier_stages: tuple[int, ...] = ()  # other ranks, which pass gradients on in a pipeline
 
     def optimizer_name(self, optimizer: int) -> str:
         """Class of the optimizer with this number, e.g. AdamW."""
@@ -430,8 +430,8 @@ def merge(run: RunInfo, optimizer: int, step: int, records: RecordsByRank) -> St
     ordered = dict(sorted(records.items())) if len(records) > 1 else records
     group = topology.data_group(ordered, range(run.world_size))
     if group:
-        others = topology.without_loss(ordered, group)
-        run = replace(run, world_size=len(group), without_loss=others)
+        stages = topology.earlier_stages(ordered, group)
+        run = replace(run, world_size=len(group), earlier_stages=stages)
         ordered = topology.members(ordered, group)
     if not 1 < run.world_size <= len(ordered):
         return StepFacts(run, optimizer, step, ordered, None, group)

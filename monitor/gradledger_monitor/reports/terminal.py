@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import TextIO
 
@@ -73,19 +74,21 @@ def _verdict(steps: int, ranks: int, evaluation: EvaluationResult, absent: Seque
 
 
 def _together(findings: Sequence[Finding]) -> Iterator[tuple[Finding, str]]:
-    """Each finding, with its optimizers if there are several; those of one text together."""
+    """Each finding, with its optimizers if there are several; one for those that are equal else."""
     several = any(finding.optimizer for finding in findings)
-    alike: dict[object, list[Finding]] = {}
+    alike: list[tuple[Finding, list[int]]] = []
     for finding in findings:
-        text = (finding.rule, finding.severity, finding.title, finding.summary)
-        key = (*text, step_span(finding), finding.inhibited_by, finding.acknowledged is None)
-        alike.setdefault(key, []).append(finding)
-    for group in alike.values():
-        numbers = [finding.optimizer for finding in group]
+        equal = (n for f, n in alike if replace(finding, optimizer=f.optimizer) == f)
+        numbers = next(equal, None)
+        if numbers is None:
+            alike.append((finding, [finding.optimizer]))
+        else:
+            numbers.append(finding.optimizer)
+    for finding, numbers in alike:
         shown = ", ".join(map(str, numbers[:MOST_NUMBERS]))
         shown += ", ..." if len(numbers) > MOST_NUMBERS else ""
         of = f", {'optimizers' if len(numbers) > 1 else 'optimizer'} {shown}"
-        yield group[0], of if several else ""
+        yield finding, of if several else ""
 
 
 def _finding(finding: Finding, of: str) -> RenderableType:

@@ -108,7 +108,7 @@ def test_parameters_without_new_gradients_are_not_named_and_none_is_compared_by_
 
 @searched
 def test_each_parameter_is_compared_for_itself() -> None:
-    """One that gets no gradient between two looks does not hide the others."""
+    """One that gets no gradient between two comparisons does not hide the others."""
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 2))
     parameter_names.add_model(model)
     optimizer = torch.optim.SGD(model[0].parameters(), lr=0.1)

@@ -7,6 +7,7 @@ zeroed without a step, and for as long as such leaves are there.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from torch.nn import Parameter
@@ -37,11 +38,13 @@ class InputGradients:
         if not self._left:
             return False
         self._left -= 1
-        held = {id(p) for window in self._windows for p in window.parameters()}
-        reached = _has_input(graphs, held)
+        reached = any(not self._is_held(leaf) for leaf in _leaves_without_module(graphs))
         if reached:
             self._left = FIRST_SEARCHES
         return reached
+
+    def _is_held(self, leaf: Any) -> bool:
+        return any(leaf is p for window in self._windows for p in window.parameters())
 
     def _are_zeroed(self) -> bool:
         """Whether the gradients of earlier backwards may have been zeroed without a step."""
@@ -49,16 +52,14 @@ class InputGradients:
         return any(window.micro_batches and window.fresh is not False for window in windows)
 
 
-def _has_input(graphs: list[Any], held: set[int]) -> bool:
+def _leaves_without_module(graphs: list[Any]) -> Iterator[Any]:
+    """The leaves below these nodes that are no ``Parameter``."""
     stack, visited = list(graphs), set(graphs)
     while stack and len(visited) <= MOST_NODES:
         node = stack.pop()
-        if node.name() == PARAMETER:
-            leaf = node.variable
-            if not isinstance(leaf, Parameter) and id(leaf) not in held:
-                return True
+        if node.name() == PARAMETER and not isinstance(node.variable, Parameter):
+            yield node.variable
         for below, _ in node.next_functions:
             if below is not None and below not in visited:
                 visited.add(below)
                 stack.append(below)
-    return False

@@ -205,9 +205,7 @@ class LossTerms(Observer):
                 losses = find_losses(graph, scaled=micro_batch.scale is not None)
                 terms = self._add_terms(micro_batch, losses)
                 self._note_repeats(before, losses, terms)
-                ranks = world_size()
-                if ranks > 1 and any(holds_gathered_features(loss, ranks) for loss in losses):
-                    micro_batch.missing["gathered"] = GATHERED
+                self._note_gathered(micro_batch, losses)
                 self._note_parts_without_gradient(micro_batch, graph, losses)
             if len(micro_batch.terms) == 1 and losses:
                 micro_batch.terms[0].head = self._tasks.number(losses[0])
@@ -228,6 +226,13 @@ class LossTerms(Observer):
         for number, term in zip(numbers, terms, strict=False):  # no terms: there are too many
             term.again = number in before
         self._thread.numbers |= {number for number in numbers if number is not None}
+
+    @staticmethod
+    def _note_gathered(micro_batch: OpenMicroBatch, losses: list[LossNode]) -> None:
+        """Note a loss of which other ranks' features are constants."""
+        ranks = world_size()
+        if ranks > 1 and any(holds_gathered_features(loss, ranks) for loss in losses):
+            micro_batch.missing["gathered"] = GATHERED
 
     @staticmethod
     def _note_parts_without_gradient(

@@ -137,7 +137,7 @@ def _has_no_loss(record: StepRecord) -> bool:
     return bool(batches) and all(m.relayed for m in batches)
 
 
-def without_loss(records: RecordsByRank, group: Sequence[int]) -> tuple[int, ...]:
+def earlier_stages(records: RecordsByRank, group: Sequence[int]) -> tuple[int, ...]:
     """Ranks outside the group that only pass gradients on."""
     return tuple(r for r, record in records.items() if r not in group and _has_no_loss(record))
 

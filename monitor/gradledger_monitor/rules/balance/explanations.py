@@ -61,8 +61,9 @@ PARTS_OR_TASKS = "several losses add up to one mean: parts of one loss or separa
 def explain(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> Diagnosis:
     """The first explanation that fits; the order is that of the evidence, the strongest first.
 
-    1. Fair: B = 1. Or it would be, had no micro-batch been discarded (``_by_discarded``), or had
-       each one the loss of this task (``_of_sampled_task``).
+    1. Fair: B = 1, unless a constant in front of the loss and the usual K make it 1 by chance
+       (``by_window_length``). Or it would be, had no micro-batch been discarded
+       (``_by_discarded``), or had each one the loss of this task (``_of_sampled_task``).
     2. Weights of single micro-batches (``_by_weights``). They separate what B alone does not: with
        2 tokens in 2 micro-batches, a plain sum has B = N = K = 2.
     3. The last fair window (``_partial``). It shows the K that the loop divides by. B = k/K of a

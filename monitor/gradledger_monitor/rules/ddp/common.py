@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from gradledger_monitor.ingest.schema import MicroBatch, StepRecord
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.numbers import number
@@ -15,8 +17,8 @@ def _not_parallel(window: Window) -> Outcome | None:
     """The outcome for one rank, or where collectives were not counted."""
     facts = window.facts
     if facts.run.world_size == 1:
-        others = bool(facts.ranks != range(1))
-        return not_applicable("no other rank trains the same part" if others else "one rank")
+        alone = facts.ranks == range(1)
+        return not_applicable("one rank" if alone else "no other rank trains the same part")
     for record in facts.records.values():
         if "collectives" in record.missing:
             return not_measured(record.missing["collectives"])
@@ -92,7 +94,7 @@ def _by_hooks(facts: StepFacts) -> bool:
     )
 
 
-def names(ranks: list[int]) -> str:
+def names(ranks: Sequence[int]) -> str:
     """The first ranks of a list, with their noun: ``Ranks 1, 2``."""
     shown = ", ".join(map(str, ranks[:8])) + (" ..." if len(ranks) > 8 else "")
     return f"Rank {shown}" if len(ranks) == 1 else f"Ranks {shown}"

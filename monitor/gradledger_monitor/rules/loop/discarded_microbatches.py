@@ -9,6 +9,7 @@ from gradledger_monitor.ingest.schema import MicroBatch, StepRecord
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.losses.names import tokens_of
 from gradledger_monitor.model.numbers import number
+from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.unmeasured import NO_BACKWARD
 from gradledger_monitor.rules.definition import DEFAULTS
 from gradledger_monitor.rules.rule import OK, Rule, Window, counted, finding, not_measured
@@ -84,20 +85,24 @@ class DiscardedMicrobatches(Rule):
         if not lost or facts.step == 1:
             return OK
         tokens = round(sum(map(tokens_of, lost)))
-        several = len(facts.run.optimizers) > 1  # another one may step on them
-        label = facts.optimizer_label
-        whose = f"the parameters of {label} were not trained on this data"
         return finding(
             "warning",
             "Accumulated gradients are discarded",
             f"The gradients of {counted(len(lost), 'micro-batch')} ({counted(tokens, 'token')}) "
-            f"were zeroed before {label if several else 'any optimizer'} stepped on them, so "
-            f"{whose if several else 'this data was not used'}.",
+            f"were zeroed before {_effect(facts)}.",
             FIX,
             discarded=len(lost),
             discarded_tokens=tokens,
             micro_batches=len(record.micro_batches),
         )
+
+
+def _effect(facts: StepFacts) -> str:
+    """Of several optimizers, another one may have stepped on them."""
+    if len(facts.run.optimizers) <= 1:
+        return "any optimizer stepped on them, so this data was not used"
+    label = facts.optimizer_label
+    return f"{label} stepped on them, so the parameters of {label} were not trained on this data"
 
 
 def _applied_unseen(record: StepRecord) -> set[int]:

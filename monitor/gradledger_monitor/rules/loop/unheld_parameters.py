@@ -27,9 +27,9 @@ class UnheldParameters(Rule):
     **What it sees**
 
     At steps 3, 10, 20 and about every tenth one up to 50, then at fewer: parameters in the model
-    of the optimizer's parameters that require a gradient, got one since the look before, belong to
-    no optimizer of the process, and have the same values as then. Modules in a Python list or
-    dictionary of the model are looked at, too: PyTorch does not register these.
+    of the optimizer's parameters that require a gradient, got one since the last of these steps,
+    belong to no optimizer of the process, and have the same values as then. Modules in a Python
+    list or dictionary of the model are looked at, too: PyTorch does not register these.
 
     It is a warning if such a list holds them; if they required no gradient before, and so were
     unfrozen for the training; if the optimizer holds frozen parameters, and not these, as when

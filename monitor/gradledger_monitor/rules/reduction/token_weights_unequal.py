@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from gradledger_monitor.model.findings import Outcome, Severity
 from gradledger_monitor.model.objectives import Objective
@@ -30,6 +30,7 @@ from gradledger_monitor.rules.balance.evidence import (
 )
 from gradledger_monitor.rules.balance.explanations import PARTS_OR_TASKS
 from gradledger_monitor.rules.balance.patterns import is_fair
+from gradledger_monitor.rules.ddp.common import names
 from gradledger_monitor.rules.definition import DEFAULTS, Parameter
 from gradledger_monitor.rules.number_text import significant, times
 from gradledger_monitor.rules.objective_names import objective_name
@@ -303,23 +304,18 @@ def _even_weights(
     """Equal weights: of which objectives, and why not of the others."""
     if facts.together is not None:
         return ok(f"equal weights: {objective_name(facts.together, facts.objectives)}")
-    names = [objective_name(objective, facts.objectives) for objective in objectives]
-    evaluated = [name for name, excuse in zip(names, excuses, strict=True) if excuse is None]
+    own = [objective_name(objective, facts.objectives) for objective in objectives]
+    evaluated = [name for name, excuse in zip(own, excuses, strict=True) if excuse is None]
     not_evaluated = [
         f"not evaluated: {name} ({excuse.reason})"
-        for name, excuse in zip(names, excuses, strict=True)
+        for name, excuse in zip(own, excuses, strict=True)
         if excuse is not None
     ]
     ranks = [facts.missing_ranks] if facts.missing_ranks else []
-    if facts.run.without_loss:
-        ranks.append(f"not evaluated: the gradients of {earlier_stages(facts.run.without_loss)}")
+    stages = facts.run.earlier_stages
+    if stages:
+        ranks.append(f"not evaluated: the gradients of {names(stages).lower()}, without a loss")
     return ok("; ".join([f"equal weights: {', '.join(evaluated)}", *not_evaluated, *ranks]))
-
-
-def earlier_stages(ranks: Sequence[int]) -> str:
-    """The ranks of a pipeline that have no loss."""
-    shown = ", ".join(map(str, ranks[:8])) + (" ..." if len(ranks) > 8 else "")
-    return f"rank {shown}, which has no loss" if len(ranks) == 1 else f"ranks {shown}, without loss"
 
 
 def _share(objective: Objective, objectives: list[Objective]) -> float:
@@ -396,7 +392,7 @@ def _loss_token(facts: StepFacts, objective: Objective) -> float | None:
     A constant of at most 1 may be the division, and one of R undo the average over the ranks.
     """
     constant = abs(common_coefficient(objective) or 1.0)
-    return facts.loss_token if constant in (1.0, facts.run.world_size) or constant < 1 else None
+    return facts.loss_token if constant <= 1 or constant == facts.run.world_size else None
 
 
 def _loss_sentence(facts: StepFacts, objective: Objective) -> str:
