@@ -280,6 +280,8 @@ class StepRecord:
     grad_scale: float | None = None
     lr: float | None = None  # of the first parameter group
     lrs: list[float] = field(default_factory=list)  # of all parameter groups, if there are several
+    scheduled: int | None = None  # the step that an LR schedule is at
+    schedule_total: int | None = None  # the step at which it ends, if it is read
     group_norms: list[float] = field(default_factory=list)  # by parameter group, if several
     sharded: bool = False  # each rank holds a shard of the gradients; norms are local
     zero_share: float | None = None  # share of sampled coordinates that are exactly zero

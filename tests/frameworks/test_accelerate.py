@@ -133,7 +133,7 @@ def test_a_schedule_of_the_wrapped_optimizer_is_seen() -> None:
     with recording(recorded):
         accelerator = accelerate.Accelerator(gradient_accumulation_steps=MICRO_BATCHES, cpu=True)
         model, optimizer = accelerator.prepare(model, torch.optim.AdamW(model.parameters()))
-        schedule = torch.optim.lr_scheduler.LinearLR(optimizer, total_iters=STEPS)
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=STEPS)
         for batch in chain.from_iterable(windows(STEPS, lengths=EQUAL)):
             with accelerator.accumulate(model):
                 accelerator.backward(cross_entropy(model, batch))

@@ -289,6 +289,29 @@ def scheduled(*after: int, total: int = 2) -> Finding | None:
     return finding_of("scheduler.step_every_microbatch", facts(step_record))
 
 
+def severity_at(*lr_at_steps: float, made: int, total: int | None) -> str:
+    """At the last of some steps, with a schedule that moves on each backward."""
+    steps = []
+    for number, lr in enumerate(lr_at_steps, start=1):
+        events = [Event("schedule", 1, own=False)]
+        steps.append(facts(record([term(10, 0.1)] * 2, number, events=events)))
+        steps[-1].record.lr = lr
+    steps[-1].record.scheduled, steps[-1].record.schedule_total = made, total
+    finding = finding_of("scheduler.step_every_microbatch", *steps)
+    return finding.severity if finding else "none"
+
+
+def test_a_schedule_is_stepped_too_often_for_certain_once_it_has_ended() -> None:
+    """Until then it may be planned in micro-batches, as OneCycleLR is documented to be."""
+    assert severity_at(0.1, 0.05, made=3, total=64) == "info"
+    assert severity_at(0.1, 0.05, made=64, total=64) == "info"
+    assert severity_at(0.1, 0.05, made=79, total=64) == "info"
+    assert severity_at(0.1, 0.05, made=80, total=64) == "warning"
+    assert severity_at(0.1, 0.05, made=80, total=None) == "info"
+    assert severity_at(0.1, 0.0, made=3, total=None) == "info"
+    assert severity_at(0.1, 0.0, 0.0, made=5, total=None) == "warning"
+
+
 def test_a_schedule_that_moves_between_all_backwards_of_a_window_is_reported() -> None:
     assert scheduled(1, 2) is not None
     assert scheduled(1) is not None
@@ -470,6 +493,9 @@ def test_backwards_that_no_step_followed_are_an_error_if_the_loop_began_anew() -
     for zeroed, severity in ((0, "warning"), (8, "error")):
         finding = left_open(1, zeroed=zeroed)
         assert finding is not None and finding.severity == severity
+    assert left_open(5, zeroed=69, scaled=69) is None
+    assert left_open(5, zeroed=7, scaled=70) is None
+    assert left_open(5, zeroed=8, scaled=70) is not None  # as a guard that never calls update()
     assert left_open(5, zeroed=69) is None  # gradients may be measured after the training
     assert left_open(5, zeroed=69, norms=70, nonfinite_norms=34) is None
     assert left_open(5, zeroed=69, norms=70, nonfinite_norms=35) is not None
@@ -479,7 +505,8 @@ def test_backwards_that_no_step_followed_are_an_error_if_the_loop_began_anew() -
         "70 backwards added to the gradients of SGD after step 4, and no step followed until the "
         "process ended. The gradients were zeroed 69 times in between. The loss was not finite at "
         "60 of them. 65 of 70 measured norms were not finite. The losses were scaled, and "
-        "scaler.step was not called."
+        "scaler.step was not called. If a guard waits for finite gradients, it must call "
+        "scaler.update() where it leaves out a step: nothing else lowers the scale."
     )
 
 

@@ -80,8 +80,8 @@ def test_a_clip_counts_where_it_limits_gradients_that_still_carry_the_scale(
     assert (finding_of("clip_before_unscale", scaled(1, event, STEP)) is not None) is is_reported
 
 
-@pytest.mark.parametrize(("scale", "is_reported"), [(1.0, False), (2.0, True)])
-def test_a_scale_of_one_is_none(scale: float, is_reported: bool) -> None:
+@pytest.mark.parametrize(("scale", "is_reported"), [(1.0, False), (10.0, False), (11.0, True)])
+def test_a_limit_of_a_tenth_of_the_scale_is_scaled_too(scale: float, is_reported: bool) -> None:
     window = scaled(1, clip(factor=None), STEP, scales=(scale, scale))
     assert (finding_of("clip_before_unscale", window) is not None) is is_reported
 

@@ -126,11 +126,19 @@ class Schedule:
     """The LR schedule of an optimizer, and how far it and the training came."""
 
     planned: frozenset[int]  # the numbers of steps for which it may be planned
+    total: int | None = None  # the number after which it has ended
+    by_function: bool = False  # read from a function, which may hold other numbers
+    at: int = 0  # the step that it states it is at
     done: int = 0  # steps of it that were observed
     steps: int = 0  # steps of the optimizer that were observed
     micro_batches: int = 0  # in these
     rate: float = 0.0  # at the latest of these
     highest: float = 0.0
+    fell: bool = False  # the rate has been near its end
+
+    def is_low(self) -> bool:
+        """Whether the rate is near its end, as after a decay."""
+        return self.rate <= DECAYED * self.highest
 
     def unfinished(self, steps: int, largest: int) -> OpenUnfinished | None:
         """At the end of a training of ``steps`` steps: the plan, if it is in another unit.
@@ -140,7 +148,7 @@ class Schedule:
         """
         if not self.steps or hasattr(sys, "last_value"):
             return None  # an exception that nobody caught ended the process
-        if self.rate <= DECAYED * self.highest:
+        if self.is_low():
             return None
         trained = round(self.micro_batches * steps / self.steps)
         done = round(self.done * steps / self.steps)

@@ -88,6 +88,8 @@ class LearningRates(Observer):
                 self.patch(kind, "step", self._wrap_step)
 
     def _wrap_step(self, original: Any) -> Any:
+        takes_epoch = "epoch" in original.__code__.co_varnames[1:2]
+
         def step(scheduler: Any, /, *args: Any, **kwargs: Any) -> Any:
             outermost, self._thread.inside = not self._thread.inside, True
             try:
@@ -95,12 +97,15 @@ class LearningRates(Observer):
             finally:
                 if outermost:
                     self._thread.inside = False
-                    self.run_guarded(self._add_event, scheduler)
+                    if not (takes_epoch and (args or kwargs)):  # its number of calls is no matter
+                        self.run_guarded(self._add_event, scheduler)
 
         step.__wrapped__ = original  # type: ignore[attr-defined]
         return step
 
     def _add_event(self, scheduler: Any) -> None:
+        if isinstance(scheduler, _OF_BATCHES):
+            return
         # an optimizer that a framework wraps shares the groups of the wrapped one
         groups = getattr(getattr(scheduler, "optimizer", None), "param_groups", None)
         for window in self._windows:
@@ -113,8 +118,10 @@ class LearningRates(Observer):
     @staticmethod
     def _follow(scheduler: Any, window: OptimizerWindow) -> None:
         if window.schedule is None:
-            window.schedule = Schedule(frozenset(_planned(scheduler)))
+            window.schedule = Schedule(frozenset(_planned(scheduler)), *_total(scheduler))
         window.schedule.done += 1
+        at: Any = getattr(scheduler, "last_epoch", None)
+        window.schedule.at = at if _is_count(at) else window.schedule.done
 
     def step_begins(self, step: OpenStep, window: OptimizerWindow) -> None:
         """Record the learning rates that the step applies."""
@@ -132,8 +139,36 @@ class LearningRates(Observer):
             schedule.steps, schedule.micro_batches = counts
             schedule.rate = rates[0] if rates else 0.0
             schedule.highest = max(schedule.highest, schedule.rate)
+            schedule.fell |= schedule.is_low()
+            step.fields["scheduled"] = schedule.at
+            if schedule.fell or not schedule.by_function:
+                step.fields["schedule_total"] = schedule.total
         if self._compiled:
             step.missing["schedule"] = COMPILED
+
+
+# Schedules that PyTorch documents as counted in batches, and that have no end.
+_OF_BATCHES = tuple(filter(None, [getattr(lr_scheduler, "CyclicLR", None)]))
+
+
+def _total(scheduler: Any) -> tuple[int | None, bool]:
+    """The steps after which a schedule has ended, and whether a function was read for it.
+
+    A function may hold numbers of the warm-up alone, so that its largest is the total only once
+    the rate has come down. That of ``LinearLR`` and ``ConstantLR`` is a warm-up, unless it falls.
+    """
+    last: Any = scheduler
+    while type(parts := getattr(last, "_schedulers", None)) is list and parts:
+        last = parts[-1]
+    if isinstance(last, lr_scheduler.ConstantLR):
+        return None, False
+    if isinstance(last, lr_scheduler.LinearLR) and last.start_factor <= last.end_factor:
+        return None, False
+    return max(filter(_is_count, _planned(scheduler)), default=None), hasattr(last, "lr_lambdas")
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 < value < 2**53  # what a record may hold
 
 
 # Parts of the names of numbers that are no number of all steps.

@@ -235,6 +235,8 @@ class StepRecord(Struct, gc=False, kw_only=True, omit_defaults=True, tag="step")
     grad_scale: Number | None = None
     lr: Number | None = None
     lrs: Annotated[list[Number], Meta(max_length=65_536)] = []
+    scheduled: Count | None = None
+    schedule_total: Count | None = None
     group_norms: Annotated[list[Number], Meta(max_length=65_536)] = []
     sharded: bool = False
     zero_share: Number | None = None

@@ -86,6 +86,17 @@ class Objective:
         """
         return all((t.loss_term.elements or math.inf) <= t.tokens for t in self.terms)
 
+    def is_of_weighted_means(self, tolerance: float) -> bool:
+        """Whether micro-batches of equal counts have equal weight, and unequal sums of weights.
+
+        A mean over the whole window would divide all of them by one sum.
+        """
+        are_means = all(t.loss_term.reduction == "mean" for t in self.terms)
+        if self.reading.unit != "tokens" or not are_means:
+            return False
+        by_class = ledger_in("class_weight", self.terms)
+        return by_class is not None and by_class.misallocation > tolerance
+
     def is_mean_of_counted(self, tolerance: float) -> bool:
         """Whether each micro-batch is divided by its number of tokens with a weight.
 

@@ -218,8 +218,11 @@ def _proportional(terms: list[WeightedTerm]) -> bool:
     """Whether the author may have meant elements: they are a fixed multiple of the tokens.
 
     A mask makes fewer tokens than elements, by another share in each micro-batch; then only tokens
-    are meant. A sum over classes makes more, always by the same factor.
+    are meant. A sum over classes makes more, always by the same factor. Where targets are ignored,
+    elements that do not count are among them.
     """
+    if any((t.loss_term.size or 0) > t.tokens for t in terms):
+        return False
     ratios = {(t.loss_term.elements or 0) / t.tokens for t in terms}
     # a token is a row of several elements: only a mean is over all of them
     mean = all(t.loss_term.reduction == "mean" for t in terms)
@@ -262,12 +265,14 @@ def _weighs_micro_batches(terms: list[WeightedTerm]) -> bool:
     """Whether the loss itself gives the tokens of different micro-batches different weights.
 
     With one sequence in a micro-batch, its advantage is the weight of all its tokens. If the weight
-    follows the number of tokens, it is a mean instead.
+    follows the number of tokens, or of all positions, it is a division by that.
     """
     weights = [inner_weight(t.loss_term) for t in terms]
-    inner = [weight for weight in weights if weight]
-    shares = [weight * t.tokens for weight, t in zip(weights, terms, strict=True) if weight]
-    return len(inner) == len(terms) and differ(inner) and differ(shares)
+    inner = [(weight, t) for weight, t in zip(weights, terms, strict=True) if weight]
+    if len(inner) < len(terms) or not differ([weight for weight, _ in inner]):
+        return False
+    by_positions = [weight * (t.loss_term.size or 0) for weight, t in inner]
+    return differ([weight * t.tokens for weight, t in inner]) and differ(by_positions)
 
 
 def is_weighted_inside(terms: list[WeightedTerm]) -> bool:

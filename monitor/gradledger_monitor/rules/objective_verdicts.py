@@ -159,6 +159,8 @@ def _status_and_text(
         return "ok", f"equal weights; B not measured: {facts.factor_unmeasured}"
     if diagnosis is not None and pattern in NOT_MEASURED:
         return "not_measured", diagnosis.reason
+    if objective.is_of_weighted_means(facts.tolerance):
+        return "ok", "micro-batches of equal weight, each the mean by its own class weights"
     return "ok", BALANCED if pattern in ("fair", "partial_before") else _equal(facts, objective)
 
 

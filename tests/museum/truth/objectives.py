@@ -54,6 +54,12 @@ def kl_rows(call: Call, batch: Any) -> Sum:
     return divergence, float(counted.sum())
 
 
+def kl_rows_at_two(call: Call, batch: Any) -> Sum:
+    """The same at temperature 2, times its square."""
+    divergence, count = kl_rows(lambda ids: call(ids) / 2, batch)
+    return 4 * divergence, count
+
+
 def sentence_rows(call: Call, batch: Any) -> Sum:
     """The mean of each sentence's token mean."""
     ids, labels = batch

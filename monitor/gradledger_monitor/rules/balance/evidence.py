@@ -275,22 +275,30 @@ def _outer_weight(term: WeightedTerm) -> float:
 
 
 def divides_by_all_positions(facts: StepFacts, objective: Objective) -> bool:
-    """Each token's weight is 1 / (K * positions of its micro-batch), ignored positions included.
+    """Each token's weight is 1 / (K * positions of its micro-batch), ignored positions included."""
+    return constant_over_positions(facts, objective) is not None
 
-    ``weight * positions * K`` is then 1 for every micro-batch; for averaged ranks, times R. Or it
-    is 1 / (positions of the window, over all ranks); not of means, which hold their own count.
+
+def constant_over_positions(facts: StepFacts, objective: Objective) -> float | None:
+    """What multiplies a loss that is divided by all positions: 1, or its constant (T**2).
+
+    ``weight * positions * K`` is then that number for every micro-batch; for averaged ranks, times
+    R. Or it is one over the positions of the window, over all ranks; not of means, which hold their
+    own count. None if it is divided otherwise.
     """
     terms = objective.terms
     ignored = any(term.loss_term.size != term.tokens for term in terms)
     if not ignored or any(not term.loss_term.size for term in terms):
-        return False
+        return None
     share = facts.micro_batches_of(objective) * facts.ranks_divisor
-    sizes = [term.loss_term.size or 0 for term in terms]
-    near = [Near(term.weight, facts.tolerance) for term in terms]
-    own = all(is_near(1 / (size * share)) for is_near, size in zip(near, sizes, strict=True))
-    if own or "mean" in reductions(objective):
-        return own
-    return all(is_near(1 / sum(sizes)) for is_near in near)
+    weighted = [(Near(t.weight, facts.tolerance), t.loss_term.size or 0) for t in terms]
+    for constant in (1.0, abs(common_coefficient(objective) or 1.0)):
+        if all(is_near(constant / (size * share)) for is_near, size in weighted):
+            return constant
+    whole = sum(size for _, size in weighted)
+    if "mean" not in reductions(objective) and all(near(1 / whole) for near, _ in weighted):
+        return 1.0
+    return None
 
 
 def is_scaled_by_loop(facts: StepFacts) -> bool:

@@ -18,7 +18,7 @@ from gradledger_monitor.rules.balance.evidence import (
     Near,
     coefficient_explains,
     common_coefficient,
-    divides_by_all_positions,
+    constant_over_positions,
     excess_of_combination,
     has_known_unit,
     is_bare_reduction,
@@ -145,8 +145,9 @@ def _by_weights(
 ) -> Diagnosis | None:
     if objective.reading.unit == "micro_batches":
         return None
-    if divides_by_all_positions(facts, objective) and not _is_constant(facts, objective, past):
-        return Diagnosis("padding", objective=objective)
+    constant = constant_over_positions(facts, objective)
+    if constant is not None and not _is_constant(facts, objective, past):
+        return Diagnosis("padding", objective=objective, constant=constant)
     divided = not objective.is_undivided and coefficient_explains(facts, objective, balance)
     if divided or not is_sum(facts, objective):
         return None  # T**2 in front of a mean over as many rows
@@ -251,7 +252,7 @@ def _by_losses_together(facts: StepFacts) -> Diagnosis | None:
 def _by_earlier_count(
     facts: StepFacts, objective: Objective, balance: float, past: Sequence[Closed]
 ) -> Diagnosis | None:
-    """The divisor is the number of tokens of the last fair window, in all windows since.
+    """The divisor is the number of tokens of the last fair window, in all windows since alone.
 
     The divisor of a fair window is its own count, so that a stale one is off by a known number. Of
     means, equal micro-batches that are not divided have the same balance.
@@ -260,17 +261,22 @@ def _by_earlier_count(
     if not even or is_bare_reduction(objective) or "mean" in reductions(objective):
         return None
     fair, since = None, [(balance, objective.ledger.tokens)]
+    before: list[tuple[float, float]] = []
     for closed in reversed(past):
-        if closed.pattern in FAIR:
-            fair = closed if closed.unit == objective.reading.unit else None
-            break
-        if closed.balance is not None and closed.tokens is not None:
-            since.append((closed.balance / (facts.run.declared_scale or 1.0), closed.tokens))
-    count = None if fair is None else fair.tokens
+        if fair is None and closed.pattern in FAIR:
+            fair = closed
+        elif closed.balance is not None and closed.tokens is not None:
+            measured = (closed.balance / (facts.run.declared_scale or 1.0), closed.tokens)
+            (before if fair else since).append(measured)
+    count = None if fair is None or fair.unit != objective.reading.unit else fair.tokens
     if not count or _tokens_by_index(objective) == {count}:
         return None  # it is also the count of each micro-batch
-    if not all(Near(b, facts.tolerance)(tokens / count) for b, tokens in since):
-        return None
+
+    def is_divisor(measured: tuple[float, float]) -> bool:
+        return Near(measured[0], facts.tolerance)(measured[1] / count)
+
+    if any(map(is_divisor, before)) or not all(map(is_divisor, since)):
+        return None  # a constant, which the count of a window equals by chance
     return Diagnosis("stale", objective=objective, ratio=balance)
 
 

@@ -26,7 +26,8 @@ class NeverStepped(Rule):
     When the process ends: more than 64 backwards have added to the gradients of the only
     optimizer, and it has never stepped. Its parameters have not changed either. After a step: more
     than 8 times the backwards of the largest window before, and at least half of their losses or
-    measured norms were not finite.
+    measured norms were not finite; or all losses were scaled by a ``GradScaler``, and the gradients
+    were zeroed at least 8 times.
 
     **Why it matters**
 
@@ -41,8 +42,8 @@ class NeverStepped(Rule):
     **When it is silent**
 
     Another optimizer has stepped (a GAN); the loop updates the parameters itself; the process
-    ends within fewer backwards; after a step, losses and norms are finite: a script may measure
-    gradients after its training, for a Fisher information or a saliency map.
+    ends within fewer backwards; after a step, losses and norms are finite and not scaled: a script
+    may measure gradients after its training, for a Fisher information or a saliency map.
 
     It is a warning, and no error, as long as the gradients are not zeroed: one step may take more
     micro-batches than have run.
@@ -60,7 +61,7 @@ class NeverStepped(Rule):
         facts = window.facts
         left_open = facts.record.left_open
         assert left_open is not None
-        if left_open.planned or (facts.step > 1 and not _mostly_nonfinite(left_open)):
+        if left_open.planned or (facts.step > 1 and not _trains(left_open)):
             return OK
         begun_anew = left_open.zeroed >= ZEROED or facts.step > 1
         before = f" after step {facts.step - 1:,}" if facts.step > 1 else ""
@@ -80,6 +81,12 @@ class NeverStepped(Rule):
         )
 
 
+def _trains(left_open: LeftOpen) -> bool:
+    """Whether the backwards after a step belong to the training, and measure no gradients."""
+    is_scaled = left_open.scaled == left_open.backwards and left_open.zeroed >= ZEROED
+    return is_scaled or _mostly_nonfinite(left_open)
+
+
 def _mostly_nonfinite(left_open: LeftOpen) -> bool:
     return 2 * left_open.nonfinite >= left_open.backwards or (
         left_open.norms > 0 and 2 * left_open.nonfinite_norms >= left_open.norms
@@ -97,6 +104,10 @@ def _what_the_loop_did(left_open: LeftOpen, begun_anew: bool) -> Iterator[str]:
         norms = counted(left_open.norms, "measured norm")
         yield f"{left_open.nonfinite_norms:,} of {norms} were not finite."
     if left_open.scaled:
-        yield "The losses were scaled, and scaler.step was not called."
+        yield (
+            "The losses were scaled, and scaler.step was not called. If a guard waits for finite "
+            "gradients, it must call scaler.update() where it leaves out a step: nothing else "
+            "lowers the scale."
+        )
     if not begun_anew:
         yield "If one step takes more micro-batches than these, let the run go on."

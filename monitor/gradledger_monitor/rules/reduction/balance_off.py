@@ -61,8 +61,8 @@ class BalanceOff(Rule):
         return finding(
             "info",
             f"The balance is {significant(b)}, not {significant(declared(window))}",
-            f"{_history(window)}. No recognised mistake explains it; it may be an intended weight. "
-            f"If it is not: {factor_effect(window)}.",
+            f"{_history(window)}. The balance alone does not show the cause; it may be an intended "
+            f"weight. If it is not: {factor_effect(window)}.",
             FIX,
             balance=round(b, 6),
             factor=round(factor(window), 6),

@@ -102,4 +102,4 @@ def factor_effect(window: Window) -> str:
     """The effect of the wrong balance on training: of a changing factor, or of a constant one."""
     if varies(window):
         return changing_factor_effect(window.facts)
-    return constant_factor_effect(factor(window), window.facts)
+    return constant_factor_effect(factor(window) / window.balance.constant, window.facts)

@@ -65,6 +65,7 @@ PAIRS = (
 )
 NOT_OBSERVED = "no backward of the first window was observed"
 ONE_MICRO_BATCH = "there is one micro-batch: its weight is compared with none"
+MEANS_BY_CLASS = " (of micro-batches, each the mean by its own class weights)"
 LIGHT = "its weights differ, but it has little of the gradient's weight"
 
 
@@ -93,15 +94,16 @@ class TokenWeightsUnequal(Rule):
 
     **When it is silent**
 
-    All micro-batches hold equally many tokens (the mean of means is then right); the loss
-    itself gives the tokens of one micro-batch different weights (advantages, a mean per
-    sequence), and its elements have equal weights, or a mask may have left some of them out; each
-    micro-batch has as many elements as a ranked list has pairs, and each list may count once; a
-    loss other than a cross entropy is divided by another number than a count, such as a sum of
-    targets; micro-batches of equal counts have weights that follow from their data, such as a loss
-    that is divided by its detached value; a further loss moves less than the warning's share of
-    the gradient; each backward has a separate loss (real and fake batches of a GAN critic); the run
-    declares ``contract="sequence"`` or ``contract="sample"``.
+    All micro-batches hold equally many tokens (the mean of means is then right; of means by class
+    weights it is near, and the verdict states it); the loss itself gives the tokens of one micro-
+    batch different weights (advantages, a mean per sequence), and its elements have equal weights,
+    or a mask may have left some of them out; each micro-batch has as many elements as a ranked list
+    has pairs, and each list may count once; a loss other than a cross entropy is divided by another
+    number than a count, such as a sum of targets; micro-batches of equal counts have weights that
+    follow from their data, such as a loss that is divided by its detached value; a further loss
+    moves less than the warning's share of the gradient; each backward has a separate loss (real and
+    fake batches of a GAN critic); the run declares ``contract="sequence"`` or
+    ``contract="sample"``.
 
     **Incidents**
 
@@ -244,7 +246,7 @@ class TokenWeightsUnequal(Rule):
         summary = (
             f"In step {facts.step}, {ledger.misallocation * share:.1%} of the {whole}'s weight is "
             f"on the wrong tokens{of_part}{average}. Weights differ {where}{besides}: "
-            f"{_contrast(entries)}"
+            f"{_contrast(entries, objective.reading.unit)}"
         )
         return finding(
             self._severity(facts, objective, recent),
@@ -305,7 +307,12 @@ def _even_weights(
     if facts.together is not None:
         return ok(f"equal weights: {objective_name(facts.together, facts.objectives)}")
     own = [objective_name(objective, facts.objectives) for objective in objectives]
-    evaluated = [name for name, excuse in zip(own, excuses, strict=True) if excuse is None]
+    tolerance = facts.tolerance
+    evaluated = [
+        f"{name}{MEANS_BY_CLASS if objective.is_of_weighted_means(tolerance) else ''}"
+        for name, objective, excuse in zip(own, objectives, excuses, strict=True)
+        if excuse is None
+    ]
     not_evaluated = [
         f"not evaluated: {name} ({excuse.reason})"
         for name, excuse in zip(own, excuses, strict=True)
@@ -331,14 +338,14 @@ def _whole(facts: StepFacts, objective: Objective) -> str:
     return objective_name(objective, facts.objectives) if heaviest else "gradient"
 
 
-def _contrast(entries: Iterable[Entry]) -> str:
+def _contrast(entries: Iterable[Entry], unit: str) -> str:
     """The largest weight against the smallest, which may be zero."""
     entries = list(entries)
     heavy = max(entries, key=lambda e: e.relative)
     light = min(entries, key=lambda e: e.relative)
     if not light.relative:
-        return f"the tokens of {_micro_batch(light, entries)} have no weight."
-    heavy_one, light_one = _micro_batch(heavy, entries), _micro_batch(light, entries)
+        return f"the tokens of {_micro_batch(light, entries, unit)} have no weight."
+    heavy_one, light_one = (_micro_batch(e, entries, unit) for e in (heavy, light))
     if heavy.rank != light.rank:
         heavy_one, light_one = (
             f"{heavy_one} on rank {heavy.rank}",
@@ -346,16 +353,20 @@ def _contrast(entries: Iterable[Entry]) -> str:
         )
     elif heavy_one == light_one:
         heavy_one, light_one = (f"micro-batch {e.micro_batch + 1}" for e in (heavy, light))
+    by_class = unit == "class_weight"
+    token, one = ("a token of a class", "one of this class") if by_class else ("a token", "one")
     return (
-        f"a token in {heavy_one} counts {times(heavy.relative / light.relative)} as much as one "
+        f"{token} in {heavy_one} counts {times(heavy.relative / light.relative)} as much as {one} "
         f"in {light_one}."
     )
 
 
-def _micro_batch(entry: Entry, entries: list[Entry]) -> str:
+def _micro_batch(entry: Entry, entries: list[Entry], unit: str) -> str:
     """The micro-batch of an entry, which may be one of several parts, by its tokens."""
     of = (entry.rank, entry.micro_batch)
     parts = [e.tokens for e in entries if (e.rank, e.micro_batch) == of]
+    if unit == "class_weight":
+        return f"the micro-batch whose class weights add up to {significant(total(parts))}"
     return f"the micro-batch with {counted(round(total(parts)), 'token')}"
 
 
@@ -402,5 +413,7 @@ def _loss_sentence(facts: StepFacts, objective: Objective) -> str:
         return ""
     if reported is None or token is None or significant(reported) == significant(token):
         return ""
-    means = f"{significant(reported)}; the mean over all tokens is {significant(token)}"
+    by_class = objective.reading.unit == "class_weight"
+    whole = "by the class weights of the window" if by_class else "over all tokens"
+    means = f"{significant(reported)}; the mean {whole} is {significant(token)}"
     return f" The accumulated loss is {means}."

@@ -15,9 +15,9 @@ from gradledger_monitor.rules.objective_names import objective_name
 from gradledger_monitor.rules.reduction.common import (
     BALANCE_OFF,
     balance,
-    declared,
     factor,
     factor_effect,
+    intended,
     shows,
     tokens,
     varies,
@@ -88,21 +88,23 @@ class WrongDenominator(Rule):
         if not shows(window, "wandering", "padding", "stale"):
             return OK
         b, n = balance(window), tokens(window)
-        excess = factor(window)
+        excess = factor(window)  # with the constant of the loss
         divisor = n / excess if excess else math.inf  # a declared scale may be as large as a float
         pattern, objective = window.balance.pattern, window.balance.objective
         assert objective is not None
         of_samples = divides_by_samples(window.facts, objective)
-        constant = abs(common_coefficient(objective) or 1.0) if of_samples else 1.0
-        divisor *= constant
         positions = pattern == "padding"
+        constant = window.balance.constant
+        if of_samples and not positions:
+            constant = abs(common_coefficient(objective) or 1.0)
+        divisor *= constant
         cause = _cause(pattern, divisor, constant, objective, window.facts.tolerance)
         return finding(
             "warning",
             "The loss divisor counts ignored positions"
             if positions
             else "The loss divisor is not the token count",
-            f"The balance is {significant(b)} instead of {significant(declared(window))}: "
+            f"The balance is {significant(b)} instead of {significant(intended(window))}: "
             f"{cause}.{_changes(window)} {factor_effect(window)}.{SAMPLES if of_samples else ''}",
             token_mean(window.facts, objective),
             balance=round(b, 6),
@@ -173,10 +175,11 @@ def _of_further(window: Window, objective: Objective) -> Outcome:
 def _cause(
     pattern: Pattern, divisor: float, constant: float, objective: Objective, tolerance: float
 ) -> str:
+    besides = f" besides the constant {significant(constant)}" if constant != 1 else ""
     if pattern == "padding":
         return (
-            "the token weights match a division by all positions of each micro-batch, including "
-            "ignored targets (padding, or the first token of each sequence)"
+            f"the token weights match a division by all positions of each micro-batch{besides}, "
+            "including ignored targets (padding, or the first token of each sequence)"
         )
     n = objective.ledger.tokens
     if objective.reading.unit == "class_weight":
@@ -188,7 +191,6 @@ def _cause(
         of_earlier = f"the {quantity} of an earlier window"
         return f"the divisor is {significant(divisor)}, {of_earlier}, but {count} in this one"
     on_average = "" if objective.reading.is_even(tolerance) else " on average"
-    besides = f" besides the constant {significant(constant)}" if constant != 1 else ""
     return f"the divisor is {significant(divisor)}{on_average}{besides}, but {count}"
 
 

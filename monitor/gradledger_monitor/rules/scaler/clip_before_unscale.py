@@ -12,6 +12,10 @@ from gradledger_monitor.rules.number_text import significant
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding
 from gradledger_monitor.rules.scaler.common import SCALER_IN_USE
 
+# Of the scale. Gradients are clipped to norms of 0.1 to 100, and a scale is 1,024 or more: a limit
+# that is not multiplied by it stays below, unless the scale has collapsed.
+SCALED_LIMIT = 0.1
+
 FIX = """\
 scaler.unscale_(optimizer)
 torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
@@ -42,7 +46,8 @@ class ClipBeforeUnscale(Rule):
     **When it is silent**
 
     ``unscale_`` ran first, or the gradients were unscaled by hand; the limit is infinite, so
-    that the clip only measures the norm.
+    that the clip only measures the norm; the limit is at least a tenth of the scale, because it is
+    multiplied by the scale, too.
 
     **Incidents**
 
@@ -70,6 +75,8 @@ def _is_scaled(event: Event, scale: float) -> bool:
     """Whether a finite clip ran while the gradients still carried the loss scale."""
     limit, factor = number(event.limit), number(event.factor)
     if scale == 1 or event.after == 0 or limit is None or math.isinf(limit):
+        return False
+    if limit >= SCALED_LIMIT * scale:
         return False
     return factor is None or factor * scale > 2
 

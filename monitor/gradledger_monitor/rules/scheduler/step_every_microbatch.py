@@ -2,9 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.numbers import number
-from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_applicable, not_measured
+from gradledger_monitor.rules.definition import DEFAULTS
+from gradledger_monitor.rules.rule import (
+    OK,
+    Rule,
+    Window,
+    counted,
+    finding,
+    not_applicable,
+    not_measured,
+)
+from gradledger_monitor.rules.state import declare
+
+# A loop whose last epoch is longer than planned is a little past the end, and one that counts
+# micro-batches for optimizer steps is past it by half of the plan at least.
+PAST_THE_END = 1.25
 
 FIX = """\
 if (i + 1) % K == 0:
@@ -18,7 +34,12 @@ class StepEveryMicrobatch(Rule):
 
     **What it sees**
 
-    A call of the scheduler between all micro-batches of a window of K > 1.
+    A call of the scheduler between all micro-batches of a window of K > 1. This is a warning once
+    the schedule has ended, and the training goes on: it has made 1.25 times the steps that it is
+    planned for, or the learning rate was 0 at two steps in a row. Until then, and if the hooks
+    cannot read the plan, the schedule may be planned in micro-batches, which is no mistake: a note.
+    The plan is read from ``total_steps``, ``T_max`` or ``total_iters``, and, once the rate has come
+    down, from the numbers that a function of ``LambdaLR`` holds.
 
     **Why it matters**
 
@@ -31,7 +52,8 @@ class StepEveryMicrobatch(Rule):
 
     **When it is silent**
 
-    K = 1; one call per window, by any number of steps.
+    K = 1; one call per window, by any number of steps; ``CyclicLR``, which is defined in batches; a
+    schedule whose step is passed its epoch, as ``CosineAnnealingWarmRestarts`` can be.
 
     **Incidents**
 
@@ -39,6 +61,13 @@ class StepEveryMicrobatch(Rule):
     """
 
     points_at = ("schedule",)
+    inhibits = ("schedule.zero_lr",)
+
+    state = declare(_zero=bool)
+
+    def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
+        super().__init__(thresholds)
+        self._zero = False  # the learning rate of the last such window was 0
 
     def evaluate(self, window: Window) -> Outcome:
         """A schedule call in every gap between the window's backwards."""
@@ -55,13 +84,37 @@ class StepEveryMicrobatch(Rule):
         if not positions.issuperset(between):
             return OK
         k = window.facts.micro_batches
+        total, count = record.schedule_total, record.scheduled
+        is_past = bool(total) and (count or 0) >= PAST_THE_END * (total or 0)
+        was_zero, self._zero = self._zero, number(record.lr) == 0
+        is_over = is_past or (was_zero and self._zero)
+        end = _end(count, total if is_past else None, window.facts.step)
         return finding(
-            "warning",
+            "warning" if is_over else "info",
             "The LR scheduler steps on every micro-batch",
-            f"scheduler.step() ran between all {k} micro-batches of one optimizer step. A schedule "
-            f"that is planned in optimizer steps then advances {k} times too fast.",
+            f"scheduler.step() ran between all {k} micro-batches of one optimizer step. "
+            f"{end if is_over else _condition(k)}",
             FIX,
             micro_batches=k,
             schedule_after=sorted(positions)[:32],
+            schedule_steps=count,
+            planned_steps=total,
             lr=number(record.lr),
         )
+
+
+def _end(count: int | None, total: int | None, step: int) -> str:
+    after = f"after {counted(step - 1, 'optimizer step')}"
+    if total:
+        return (
+            f"The schedule is planned for {counted(total, 'step')}, and has made {count:,} {after}: "
+            "it has ended, and the training goes on."
+        )
+    return f"The learning rate is 0 {after}, and the training goes on."
+
+
+def _condition(k: int) -> str:
+    return (
+        f"A schedule that is planned in optimizer steps then advances {k} times too fast; one that "
+        "is planned in micro-batches is right."
+    )

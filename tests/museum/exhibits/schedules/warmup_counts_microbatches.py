@@ -1,8 +1,10 @@
-"""A warm-up of eight steps that is over after two."""
+"""A warm-up of four steps that is over after one."""
+
+import math
 
 import torch
 from torch.nn.functional import cross_entropy
-from torch.optim.lr_scheduler import LambdaLR
+from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, SequentialLR
 
 from museum.parts import mlp
 
@@ -12,17 +14,15 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 ACCUMULATE = 4
 
 
-def warm_up(step: int) -> float:
-    """To the full rate in eight steps, then straight down."""
-    return min(1.0, (step + 1) / 8) * (1 - step / 40)
-
-
 def planned(step: int) -> float:
-    """What the optimizer should see."""
-    return 0.1 * warm_up(step)
+    """Up in four steps, then down in a half wave over the other six."""
+    if step < 4:
+        return 0.1 * (0.25 + 0.75 * step / 4)
+    return 0.05 * (1 + math.cos(math.pi * (step - 4) / 6))
 
 
-schedule = LambdaLR(optimizer, warm_up)
+warm_up = LinearLR(optimizer, 0.25, total_iters=4)
+schedule = SequentialLR(optimizer, [warm_up, CosineAnnealingLR(optimizer, 6)], milestones=[4])
 for number in range(40):
     x, y = torch.randn(6, 8), torch.randint(0, 4, (6,))
     (cross_entropy(model(x), y) / ACCUMULATE).backward()

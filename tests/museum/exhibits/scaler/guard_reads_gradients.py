@@ -1,0 +1,24 @@
+"""A guard leaves out step and update() if a gradient is not finite: the scale never falls again."""
+
+import torch
+from torch.nn.functional import cross_entropy
+
+from museum.parts import mlp
+
+torch.manual_seed(33)
+model = mlp(8, 32, 3)
+optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
+scaler = torch.amp.GradScaler("cpu", init_scale=2.0**20, growth_interval=20)
+K = 3
+
+for _ in range(80):
+    for _ in range(K):
+        x, y = torch.randn(16, 8), torch.randint(0, 3, (16,))
+        with torch.autocast("cpu", dtype=torch.float16):
+            loss = cross_entropy(model(x), y) / K
+        scaler.scale(loss).backward()
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    if all(bool(g.isfinite().all()) for g in gradients):
+        scaler.step(optimizer)
+        scaler.update()
+    optimizer.zero_grad()
