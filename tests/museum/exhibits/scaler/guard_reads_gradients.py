@@ -10,10 +10,10 @@ model = mlp(8, 32, 3)
 optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
 scaler = torch.amp.GradScaler("cpu", init_scale=2.0**20, growth_interval=20)
 K = 3
+windows = [[(torch.randn(16, 8), torch.randint(0, 3, (16,))) for _ in range(K)] for _ in range(80)]
 
-for _ in range(80):
-    for _ in range(K):
-        x, y = torch.randn(16, 8), torch.randint(0, 3, (16,))
+for window in windows:
+    for x, y in window:
         with torch.autocast("cpu", dtype=torch.float16):
             loss = cross_entropy(model(x), y) / K
         scaler.scale(loss).backward()
