@@ -598,6 +598,20 @@ def test_a_loss_that_only_together_with_its_parts_is_a_mean_is_not_measured() ->
     assert not_measured(first(facts(record(heads)))) == PARTS_OR_TASKS
 
 
+def test_the_mean_of_tasks_with_heads_is_fair_unless_a_second_division_by_k_may_be_in_it() -> None:
+    def tasks(count: int, micro_batches: int, heads: int) -> Diagnosis:
+        weight = 1 / count / micro_batches
+        window = [
+            [term(10 * n, weight / (10 * n), head=n % heads + 1) for n in range(1, count + 1)]
+            for _ in range(micro_batches)
+        ]
+        return first(facts(record(window)), [])
+
+    assert tasks(3, 2, heads=3).pattern == "coefficient"
+    assert tasks(3, 3, heads=3).pattern == "unmeasured"
+    assert not_measured(tasks(3, 2, heads=2)) == PARTS_OR_TASKS
+
+
 OTHER_HEAD = (term(10, 0.01, head=2), term(10, 0.02, head=2))
 
 

@@ -252,6 +252,20 @@ def test_an_objective_at_the_very_tolerance_is_still_fair() -> None:
     assert not account(1.0, 0.3125).is_fair(0.25, 1.0)
 
 
+def test_a_loss_may_be_divided_by_the_sum_of_the_weights_that_it_gives_its_tokens() -> None:
+    """Importance weights of a window, which add up to 8.5."""
+
+    def weighted(mean: float, count: int, divisor: float) -> Term:
+        weights = {"weight_min": 0.1 / divisor, "weight_max": 2 / divisor}
+        inside = {"elements": count, "element_weight": 1 / divisor, **weights}
+        return dataclasses.replace(term(count, mean / divisor), **inside)
+
+    of_window = [weighted(0.5, 5, 8.5), weighted(1.5, 4, 8.5)]
+    assert shown(objectives(*of_window)) == [(CE, "loss_weights", 8.5, 1.0)]
+    of_each = [weighted(0.5, 5, 5.0), weighted(1.5, 4, 12.0)]
+    assert [unit for _, unit, _, _ in shown(objectives(*of_each))] == ["elements"]
+
+
 def test_utterances_of_one_length_by_chance_are_read_in_the_same_unit_as_others() -> None:
     """The mean of CTC divides each by its length: its weight is 1/4, of whatever window."""
     speech = {"elements": 2, "element_weight": 1 / 6, "undivided": True}

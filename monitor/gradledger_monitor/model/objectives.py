@@ -24,6 +24,7 @@ from gradledger_monitor.model.readings import (
     COUNTED,
     Reading,
     WeightedTerm,
+    by_loss_weights,
     is_divided_by_its_count,
     is_fair_but_for_a_constant,
     is_of_labels,
@@ -253,7 +254,8 @@ def _objective(
 ) -> Objective | None:
     """The objective, in the reading that is shown. The order of the tests is the theory:
 
-    1. the first fair reading: if the contract holds in one unit, the objective is right;
+    1. the first fair reading: if the contract holds in one unit, the objective is right; of a loss
+       that weighs its tokens, also if it is divided by the sum of these weights;
     2. else the first that is fair but for a constant in front of the loss, as the square of the
        temperature of a distillation; or in which the loss of each micro-batch is a mean, but for
        K or 1/K; or whose count of all ranks divides it; or a mean over the tokens with a weight,
@@ -271,6 +273,9 @@ def _objective(
         unfair.append(reading)
     if not unfair:
         return None
+    of_weights = by_loss_weights(terms) if inside else None
+    if of_weights is not None and of_weights.is_fair(tolerance, scale):
+        return Objective(name, terms, of_weights, inside)
     counted = [r for r in unfair if (r.unit in COUNTED or is_of_labels(r)) and not inside]
     even = [r for r in counted if r.is_even(tolerance)]
     if scale is not None and any(map(is_of_labels, even)):

@@ -54,8 +54,9 @@ class WeightedTerm(WeightedTokens):
 class Reading:
     """One way to count an objective: the unit, and the ledger in this unit."""
 
-    # "tokens", "class_weight", "rows", "positions", "elements", "counted_elements" or
-    # "micro_batches": of a loss that is a function of a whole micro-batch
+    # "tokens", "class_weight", "rows", "positions", "elements", "counted_elements",
+    # "loss_weights": the weights that the loss gives its tokens, added up; or "micro_batches": of a
+    # loss that is a function of a whole micro-batch
     unit: str
     ledger: Ledger
     terms: list[WeightedTerm]  # those behind the lines of the ledger, in the same order
@@ -197,6 +198,17 @@ def of_micro_batches(terms: list[WeightedTerm]) -> list[Reading]:
     return [] if ledger is None else [Reading("micro_batches", ledger, terms)]
 
 
+def by_loss_weights(terms: list[WeightedTerm]) -> Reading | None:
+    """The reading of a loss that is divided by the sum of the weights that it gives its tokens.
+
+    A CTC loss weighs them by lengths, which are counts.
+    """
+    if _are_ctc([t.loss_term for t in terms]):
+        return None
+    ledger = ledger_in("loss_weights", terms)
+    return None if ledger is None else Reading("loss_weights", ledger, terms)
+
+
 def ledger_in(unit: str, terms: list[WeightedTerm]) -> Ledger | None:
     """The ledger in this unit; None if a term has no such unit."""
     lines = terms if unit == "tokens" else _in_units(unit, terms)
@@ -240,6 +252,9 @@ def _count_and_weight(t: WeightedTerm, unit: str) -> tuple[float, float] | None:
         each = number(term.element_weight)
         count = term.elements if unit == "elements" else t.tokens
         return None if each is None or not count else (float(count), abs(each) * t.factor)
+    if unit == "loss_weights":
+        each = abs(number(term.element_weight) or 0.0) * t.factor
+        return (weight * t.tokens / each, each) if each else None
     mean = term.reduction == "mean"
     if unit == "class_weight":
         units = number(term.class_weight)

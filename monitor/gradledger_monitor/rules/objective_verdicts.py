@@ -27,6 +27,7 @@ _UNITS = {
     "positions": "positions",
     "elements": "elements",
     "counted_elements": "elements",
+    "loss_weights": "weights of the loss",
     "micro_batches": "micro-batches",
 }
 _BARE = ("MeanBackward", "SumBackward")  # reductions of anything: what they count are elements

@@ -72,7 +72,8 @@ def explain(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> D
        by mistake.
     5. Coefficients (``_by_coefficient``), before K, 1/K and 1/R: a constant in front of the loss
        explains any of these numbers, and is harmless.
-    6. Losses whose balances add up to 1: whether they belong together is not known.
+    6. Losses whose balances add up to 1: a mean of tasks, if each has a head; else whether they
+       belong together is not known.
     7. The token counts of earlier windows (``_by_earlier_count``).
     8. Bare numbers (``_by_number``): B = R, 1/R, K, 1/K; those times a known constant in front of
        the loss (``_by_number_and_coefficient``).
@@ -98,7 +99,7 @@ def explain(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> D
         or _partial(facts, objective, balance, past)
         or _by_ranks(facts, objective, balance, past)
         or _by_coefficient(facts, objective, balance, past)
-        or _by_losses_together(facts)
+        or _by_losses_together(facts, objective)
         or _by_earlier_count(facts, objective, balance, past)
         or _by_number_and_coefficient(facts, objective, balance, past)
         or _by_number(facts, objective, balance, past)
@@ -240,13 +241,27 @@ def _by_coefficient(
     return None
 
 
-def _by_losses_together(facts: StepFacts) -> Diagnosis | None:
+def _by_losses_together(facts: StepFacts, main: Objective) -> Diagnosis | None:
+    """Losses whose balances add up to 1: the mean of tasks with heads of their own, or parts.
+
+    As many tasks as micro-batches would hide a division by K twice.
+    """
     scale = facts.run.declared_scale or 1.0
     for group in losses_together(facts.objectives):
         balance = total([objective.ledger.balance for objective in group])
-        if Near(balance / scale, facts.tolerance)(1.0):
-            return Diagnosis("unmeasured", PARTS_OR_TASKS, group[0])
+        if not Near(balance / scale, facts.tolerance)(1.0):
+            continue
+        share = Near(main.ledger.balance / scale, facts.tolerance)(1 / len(group))
+        if share and facts.micro_batches_of(main) != len(group) and _on_separate_heads(group):
+            return Diagnosis("coefficient", objective=main)
+        return Diagnosis("unmeasured", PARTS_OR_TASKS, group[0])
     return None
+
+
+def _on_separate_heads(group: list[Objective]) -> bool:
+    heads = [{term.loss_term.head for term in objective.terms} for objective in group]
+    of_one = all(len(each) == 1 and None not in each for each in heads)
+    return of_one and len(set().union(*heads)) == len(group)
 
 
 def _by_earlier_count(

@@ -65,7 +65,6 @@ PAIRS = (
 )
 NOT_OBSERVED = "no backward of the first window was observed"
 ONE_MICRO_BATCH = "there is one micro-batch: its weight is compared with none"
-MEANS_BY_CLASS = " (of micro-batches, each the mean by its own class weights)"
 LIGHT = "its weights differ, but it has little of the gradient's weight"
 
 
@@ -279,7 +278,7 @@ def why_not_evaluated(
     """
     reading = objective.reading
     counted = objective.elements_count or objective.is_mean_of_counted(facts.tolerance)
-    if objective.weighted_inside and not counted:
+    if objective.weighted_inside and not counted and reading.unit != "loss_weights":
         return not_applicable(WEIGHTED_INSIDE)
     if reading.of_part and not reading.is_fair(facts.tolerance, facts.intended):
         return not_measured(PARTS_OR_TASKS)
@@ -307,9 +306,8 @@ def _even_weights(
     if facts.together is not None:
         return ok(f"equal weights: {objective_name(facts.together, facts.objectives)}")
     own = [objective_name(objective, facts.objectives) for objective in objectives]
-    tolerance = facts.tolerance
     evaluated = [
-        f"{name}{MEANS_BY_CLASS if objective.is_of_weighted_means(tolerance) else ''}"
+        f"{name}{_besides(objective, facts.tolerance)}"
         for name, objective, excuse in zip(own, objectives, excuses, strict=True)
         if excuse is None
     ]
@@ -323,6 +321,14 @@ def _even_weights(
     if stages:
         ranks.append(f"not evaluated: the gradients of {names(stages).lower()}, without a loss")
     return ok("; ".join([f"equal weights: {', '.join(evaluated)}", *not_evaluated, *ranks]))
+
+
+def _besides(objective: Objective, tolerance: float) -> str:
+    """What is equal, if not the weights of the tokens."""
+    if objective.is_of_weighted_means(tolerance):
+        return " (of micro-batches, each the mean by its own class weights)"
+    is_weighted = objective.reading.unit == "loss_weights"
+    return " (besides those that the loss gives its tokens)" if is_weighted else ""
 
 
 def _share(objective: Objective, objectives: list[Objective]) -> float:

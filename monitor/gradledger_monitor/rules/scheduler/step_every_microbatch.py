@@ -107,8 +107,8 @@ def _end(count: int | None, total: int | None, step: int) -> str:
     after = f"after {counted(step - 1, 'optimizer step')}"
     if total:
         return (
-            f"The schedule is planned for {counted(total, 'step')}, and has made {count:,} {after}: "
-            "it has ended, and the training goes on."
+            f"The schedule is planned for {counted(total, 'step')}, and has made {count:,} "
+            f"{after}: it has ended, and the training goes on."
         )
     return f"The learning rate is 0 {after}, and the training goes on."
 
