@@ -256,9 +256,13 @@ def test_a_loss_may_be_divided_by_the_sum_of_the_weights_that_it_gives_its_token
     """Importance weights of a window, which add up to 8.5."""
 
     def weighted(mean: float, count: int, divisor: float) -> Term:
-        weights = {"weight_min": 0.1 / divisor, "weight_max": 2 / divisor}
-        inside = {"elements": count, "element_weight": 1 / divisor, **weights}
-        return dataclasses.replace(term(count, mean / divisor), **inside)
+        return dataclasses.replace(
+            term(count, mean / divisor),
+            weight_min=0.1 / divisor,
+            weight_max=2 / divisor,
+            elements=count,
+            element_weight=1 / divisor,
+        )
 
     of_window = [weighted(0.5, 5, 8.5), weighted(1.5, 4, 8.5)]
     assert shown(objectives(*of_window)) == [(CE, "loss_weights", 8.5, 1.0)]

@@ -90,8 +90,7 @@ def optimizers(p: Program) -> str:
     if p.optimizers == "adversary":
         lines += ["critic_optimizer = torch.optim.RMSprop(critic.parameters(), lr=0.01)"]
     if p.schedule == "cosine":
-        steps = STEPS * p.k if "scheduled_every_micro_batch" in p.mistakes else STEPS
-        lines += [f"scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, {steps})"]
+        lines += [f"scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, {STEPS})"]
     if p.scaled:
         lines += ['scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)']
         if p.scalers == "two":
