@@ -37,7 +37,7 @@ _WRONG: dict[Pattern | None, str] = {
     "term_missing": "not divided by K = {k}",
     "term_padding": "divided by all positions, ignored ones included",
     "term_world": "added once by every rank",
-    "double": "divided by K = {k} twice",
+    "double": "divided by K = {k} once too often",
     "term_double": "divided by K = {k} twice, or once by a count of the loss",
     "partial": "divided by the usual number of micro-batches, not by this window's {k}",
     "world": "off by the number of ranks",

@@ -363,9 +363,12 @@ def _by_number(
     near = Near(balance, facts.tolerance)
     usual = max([k, *[c.micro_batches for c in wrong_windows(past)]])
     numbers: list[tuple[Pattern, Callable[[int], float]]] = []
-    if ranks > 1 and (k != ranks or _is_of_ranks(objective, past)):
+    # a factor of R that undoes the average over the ranks is no weight
+    coefficient = common_coefficient(objective)
+    undoes = facts.averaged and facts.divisor is None and abs(coefficient or 0.0) == ranks
+    if ranks > 1 and (k != ranks or (not undoes and _is_of_ranks(objective, past))):
         numbers += [("world", lambda _: ranks), ("world", lambda _: 1 / ranks)]
-    if not is_weight(common_coefficient(objective), k):  # else B contains it
+    if undoes or not is_weight(coefficient, k):  # else B contains it
         if k > 1:
             numbers.append(("missing", lambda n: n))
         # by the micro-batches of each window, or always by the usual K

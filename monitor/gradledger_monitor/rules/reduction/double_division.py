@@ -6,7 +6,6 @@ import math
 
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.objectives import Objective
-from gradledger_monitor.rules.balance.evidence import is_scaled_by_loop
 from gradledger_monitor.rules.gradient_scale_effects import constant_factor_effect
 from gradledger_monitor.rules.number_text import significant
 from gradledger_monitor.rules.objective_names import objective_name
@@ -72,15 +71,13 @@ class DoubleDivision(Rule):
         divisor = round(math.sqrt(k / ratio))  # K; a short window holds fewer micro-batches
         share = f"1/{k}" if k == divisor else f"{k}/{divisor**2}"
         of = of_declared(window) or of_constant(window)
-        what, matches = "loss", "a loss that is divided by K twice"
-        if is_scaled_by_loop(window.facts):
-            what, matches = "gradient", "two divisions by K, of the loss and of the gradients"
         return finding(
             "warning",
-            f"The {what} is divided by K = {divisor} twice",
-            f"The balance is {significant(balance(window))} = {share}{of}, which matches "
-            f"{matches}: the gradient is {significant(1 / ratio)} times too small. "
-            f"{known_from(window)}{constant_factor_effect(ratio, window.facts)}.",
+            f"The gradient is divided by K = {divisor} once too often",
+            f"The balance is {significant(balance(window))} = {share}{of}, which matches one "
+            f"division by K too many, of the loss or of the gradients: the gradient is "
+            f"{significant(1 / ratio)} times too small. {known_from(window)}"
+            f"{constant_factor_effect(ratio, window.facts)}.",
             factor_fix(ONE_DIVISION, window.facts, window.balance.objective),
             balance=round(balance(window), 6),
             micro_batches=k,
