@@ -61,6 +61,7 @@ class RunInfo:
     environment: dict[str, str] = field(default_factory=dict)
     config: dict[str, Any] = field(default_factory=dict)
     earlier_stages: tuple[int, ...] = ()  # other ranks, which pass gradients on in a pipeline
+    apart: tuple[topology.Apart, ...] = ()  # other ranks, which train on other data
 
     def optimizer_name(self, optimizer: int) -> str:
         """Class of the optimizer with this number, e.g. AdamW."""
@@ -430,8 +431,8 @@ def merge(run: RunInfo, optimizer: int, step: int, records: RecordsByRank) -> St
     ordered = dict(sorted(records.items())) if len(records) > 1 else records
     group = topology.data_group(ordered, range(run.world_size))
     if group:
-        stages = topology.earlier_stages(ordered, group)
-        run = replace(run, world_size=len(group), earlier_stages=stages)
+        stages, apart = topology.earlier_stages(ordered, group), topology.apart(ordered, group)
+        run = replace(run, world_size=len(group), earlier_stages=stages, apart=apart)
         ordered = topology.members(ordered, group)
     if not 1 < run.world_size <= len(ordered):
         return StepFacts(run, optimizer, step, ordered, None, group)

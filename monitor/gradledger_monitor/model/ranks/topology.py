@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from msgspec import structs
 
@@ -140,6 +141,32 @@ def _has_no_loss(record: StepRecord) -> bool:
 def earlier_stages(records: RecordsByRank, group: Sequence[int]) -> tuple[int, ...]:
     """Ranks outside the group that only pass gradients on."""
     return tuple(r for r, record in records.items() if r not in group and _has_no_loss(record))
+
+
+class Apart(NamedTuple):
+    """A rank outside the group: nothing shows that the two train one model."""
+
+    rank: int
+    parameters: float | None  # fingerprint, before the step
+
+
+def apart(records: RecordsByRank, group: Sequence[int]) -> tuple[Apart, ...]:
+    """Ranks of other DDP groups with a loss of other data, and no part of a model to share.
+
+    Tensor-parallel ranks have the data of a member; stages, experts and contexts communicate.
+    """
+    if any(r.wrapper != "ddp" or r.collectives_after or _shares(r) for r in records.values()):
+        return ()
+    of_group = {tuple(_fingerprints(records[rank])) for rank in group if rank in records}
+    outside = [(rank, record) for rank, record in records.items() if rank not in group]
+    prints = [tuple(_fingerprints(record)) for _, record in outside]
+    if not all(of_group) or not all(prints) or not of_group.isdisjoint(prints):
+        return ()
+    return tuple(Apart(rank, number(record.parameters)) for rank, record in outside)
+
+
+def _shares(record: StepRecord) -> bool:
+    return len(record.tensor_group) > 1 or len(record.pipeline) > 1 or record.averaging
 
 
 def members(records: RecordsByRank, group: Sequence[int]) -> RecordsByRank:

@@ -11,6 +11,7 @@ from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.ranks.manual_all_reduce import ManualAllReduce, norms_differ
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.ddp.common import SEVERAL_RANKS, averages_models, may_be_divided
+from gradledger_monitor.rules.ddp.groups_apart import GroupsApart, shown
 from gradledger_monitor.rules.ddp.replicas import SAME, Replicas, differ_by, listed
 from gradledger_monitor.rules.definition import DEFAULTS, Parameter
 from gradledger_monitor.rules.number_text import significant
@@ -55,6 +56,14 @@ with torch.no_grad():                   # before the first step
         dist.broadcast(tensor, src=0)"""
 
 
+# Times ``windows``: under DDP in groups, their models are often averaged every few steps.
+UNDER_DDP = 2
+
+FIX_GROUP = """\
+# the group of all ranks with other data: of a mesh, all its data dimensions together
+model = DistributedDataParallel(model, process_group=data_group)"""
+
+
 class ReplicaDrift(Rule):
     """The model replicas differ between the ranks.
 
@@ -62,7 +71,9 @@ class ReplicaDrift(Rule):
 
     With DDP: after a synchronisation, the global gradient norm or the fingerprints of the
     parameters differ between the ranks, or their learning rates differ; or the optimizer steps
-    parameters that the wrapper does not hold. A warning: only another optimizer steps them.
+    parameters that the wrapper does not hold. A warning: only another optimizer steps them. Or DDP
+    combines the gradients of a group of ranks, the others train on other data, and their
+    parameters, equal at first, have differed for 10 windows.
 
     With FSDP2: parameters that the script lets it ignore (``ignored_params``) become different.
 
@@ -101,12 +112,18 @@ class ReplicaDrift(Rule):
     precondition = SEVERAL_RANKS
 
     state = declare(
-        _replicas=Replicas, _in_groups=int, _beside=int, _started_apart=bool, _averaging=bool
+        _replicas=Replicas,
+        _groups=GroupsApart,
+        _in_groups=int,
+        _beside=int,
+        _started_apart=bool,
+        _averaging=bool,
     )
 
     def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
         super().__init__(thresholds)
         self._replicas = Replicas()
+        self._groups = GroupsApart()
         self._in_groups = 0  # windows in a row
         self._beside = 0  # windows in a row whose backward DDP synchronised for other parameters
         self._started_apart = False  # combined gradients of parameters that differed at first
@@ -139,6 +156,9 @@ class ReplicaDrift(Rule):
             return not_measured(record.missing["replica"])
         averaged = record.sync == "averaged"
         self._averaging |= averages_models(facts)
+        self._groups.add(facts)
+        if self._groups.windows >= UNDER_DDP * self.windows and not self._groups.equal_again:
+            return self._in_groups_of_ddp()
         if self._averaging and not averaged:
             return not_applicable("local SGD: the ranks average their parameters from time to time")
         comparable = record.sync != "unknown" and not self._replicas.equal_again
@@ -161,6 +181,19 @@ class ReplicaDrift(Rule):
             parameters_differ=apart,
             parameters=listed(self._replicas.apart)[:16],
             learning_rates=rates[:16],
+        )
+
+    def _in_groups_of_ddp(self) -> Outcome:
+        group, others = map(shown, ([ranks] for ranks in self._groups.ranks))
+        return finding(
+            "error",
+            "Gradients are combined in a group of ranks, not over all",
+            f"DDP combines the gradients of ranks {group}. Ranks {others} train on other data. The "
+            "parameters of all were equal at first, and have differed for "
+            f"{counted(self._groups.windows, 'window')}, so there are several models. If something "
+            "averages them later, it is intended.",
+            FIX_GROUP,
+            groups=self._groups.ranks,
         )
 
     # ------------------------------------------------------------------ beside a wrapper
@@ -322,7 +355,7 @@ def _grouped(groups: Sequence[Sequence[int]], windows: int) -> tuple[str, str, s
     return (
         f"Gradients are combined in {counted(len(groups), 'group')} of ranks, not over all",
         f"For {counted(windows, 'window')}, the ranks have stepped on different gradients, by "
-        f"group: {_shown(groups)}. They started from equal parameters, which differ now, so each "
+        f"group: {shown(groups)}. They started from equal parameters, which differ now, so each "
         "group trains another model. If the groups average their parameters later, it is intended.",
         FIX_BY_HAND,
     )
@@ -340,7 +373,7 @@ def _left_out(replicas: Replicas, all_drift: bool) -> tuple[str, str, str]:
     within = ""
     if replicas.groups:
         title = f"Not combined over all ranks: {counted(len(parameters), 'parameter')}"
-        within = f" Within these groups of ranks they are equal: {_shown(replicas.groups)}."
+        within = f" Within these groups of ranks they are equal: {shown(replicas.groups)}."
     else:
         title = f"Left out of the all-reduce: {counted(len(parameters), 'parameter')}"
     return (
@@ -348,10 +381,6 @@ def _left_out(replicas: Replicas, all_drift: bool) -> tuple[str, str, str]:
         f"{start} {differ}, and were equal at first (number and shape: {shapes}).{within}",
         FIX_BY_HAND,
     )
-
-
-def _shown(groups: Sequence[Sequence[int]]) -> str:
-    return "; ".join(", ".join(map(str, group[:8])) for group in groups[:8])
 
 
 def _clipped_differently(facts: StepFacts) -> bool:

@@ -320,6 +320,9 @@ def _even_weights(
     stages = facts.run.earlier_stages
     if stages:
         ranks.append(f"not evaluated: the gradients of {names(stages).lower()}, without a loss")
+    if facts.run.apart:
+        others = ", ".join(str(other.rank) for other in facts.run.apart)
+        ranks.append(f"not evaluated: ranks {others}, with other data and in another group")
     return ok("; ".join([f"equal weights: {', '.join(evaluated)}", *not_evaluated, *ranks]))
 
 
