@@ -493,8 +493,15 @@ def test_a_sum_over_ranks_of_means_is_named_beside_a_wrong_division_by_k(rest: f
 
 
 def test_a_penalty_that_every_rank_adds_is_named_where_its_coefficient_shows_it() -> None:
-    def of(total: float, ranks: int, factor: float = 1.0, main: float = 1.0) -> list[str]:
+    def of(
+        total: float,
+        ranks: int,
+        factor: float = 1.0,
+        main: float = 1.0,
+        coefficient: float | None = None,
+    ) -> list[str]:
         penalty = Term("SumBackward0", "sum", penalty=True, elements=9, element_weight=total)
+        penalty.coefficient = coefficient
         left = [[1.0, -2.0, 0.5], [3.0, 1.0, -0.25], [0.5, 0.5, 0.5], [2.0, 1.0, 3.0]][:ranks]
         at_step = [factor * sum(column) for column in zip(*left, strict=True)]
         fields: dict[str, Any] = {"post_factor": None, "sync": "unknown", "collectives_after": 3}
@@ -508,6 +515,9 @@ def test_a_penalty_that_every_rank_adds_is_named_where_its_coefficient_shows_it(
     assert of(0.01 / 4, ranks=4) == ["fair", "coefficient"]  # its share on each rank
     assert of(0.01, ranks=2) == ["fair", "coefficient"]  # may be the share of 0.02
     assert of(0.01, ranks=4, factor=1 / 4) == ["fair", "coefficient"]  # averaged
+    assert of(0.01, ranks=2, coefficient=0.01) == ["fair", "term_world"]
+    assert of(0.01 / 2, ranks=2, coefficient=0.01 / 2) == ["fair", "term_world"]
+    assert of(0.01, ranks=2, factor=1 / 2, coefficient=0.01) == ["fair", "coefficient"]
     nearly = 0.01 * (1 - 2e-7)  # a rounding error below a power of ten
     assert of(nearly / 2, ranks=2) == ["fair", "coefficient"]
 

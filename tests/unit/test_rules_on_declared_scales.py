@@ -60,9 +60,7 @@ def test_what_a_loop_that_combines_ranks_should_multiply_by_depends_on_the_scale
 
 def test_a_share_of_what_is_declared_is_called_so() -> None:
     finding = finding_of("reduction.double_division", [record(alike(16))])
-    assert finding.summary.startswith(
-        "The balance is 2 = 1/4 of the declared 8, which matches one"
-    )
+    assert finding.summary.startswith("The balance is 2 = 1/4 of the declared 8, which matches one")
     windows = [[record(alike(4, k), number)] for number, k in enumerate((4, 4, 2), 1)]
     finding = finding_of("reduction.partial_window", *windows)
     assert finding.summary.startswith(

@@ -35,6 +35,7 @@ from gradledger_monitor.rules.balance.evidence import (
     coefficient_explains,
     divides_by_samples,
     holds_the_whole_window,
+    is_multiplied_by_samples,
     masked_may_count,
     may_pass_on_gradients,
     starts_from_earlier_losses,
@@ -66,6 +67,10 @@ CONSTANT_TARGETS = (
 )
 WEIGHTED_INSIDE = "the loss gives the tokens of one micro-batch different weights"
 NO_ELEMENTS = f'{WEIGHTED_INSIDE}; if that is intended, declare contract="sample"'
+BY_SAMPLES = (
+    "the loss is multiplied by the number of its samples, so it may be meant as a sum over them, "
+    'which no accumulation divides; if it is right, declare contract="sample"'
+)
 MASKED = (
     "some elements of the loss have no weight, and whether its divisor should count them is not "
     'known; if the loss is right, declare contract="sample"'
@@ -140,6 +145,8 @@ def diagnose(facts: StepFacts, past: Sequence[Closed]) -> list[Diagnosis]:
         first = _of_update_by_hand(facts, main, past)
         return [first, *[Diagnosis("coefficient", objective=o) for o in further]]
     first = _of_main(facts, main, past)
+    if first.pattern in ("missing", "partial") and is_multiplied_by_samples(facts, main):
+        first = Diagnosis("unmeasured", BY_SAMPLES, main)
     of_several_losses = facts.parameters_changed or facts.two_of_each_batch
     if of_several_losses and first.pattern not in FAIR:
         return [Diagnosis("unmeasured", CHANGED, main)]

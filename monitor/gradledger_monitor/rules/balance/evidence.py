@@ -334,6 +334,19 @@ def common_coefficient(objective: Objective) -> float | None:
     return coefficients.pop() if len(coefficients) == 1 else None
 
 
+def is_multiplied_by_samples(facts: StepFacts, objective: Objective) -> bool:
+    """Whether the outermost factor of every loss is the batch size, as in YOLOv5.
+
+    It accumulates to a nominal batch size, and each sample has the same weight in any batch.
+    """
+    sizes = {record.batch_size for record in facts.records.values()}
+    factors = {
+        number(term.loss_term.outer_coefficient) or number(term.loss_term.coefficient)
+        for term in objective.terms
+    }
+    return len(sizes) == 1 and factors == sizes and None not in sizes and sizes != {1}
+
+
 def is_weight(coefficient: float | None, k: int) -> bool:
     """Whether a constant in front of the loss is its weight, and not 1/K, once or twice."""
     near = Near(abs(coefficient or 0.0) or 1.0, SINGLE)

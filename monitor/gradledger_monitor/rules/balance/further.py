@@ -34,14 +34,17 @@ FEWEST_DIVIDED = 3  # micro-batches from which a second division by as many is r
 def is_added_by_every_rank(facts: StepFacts, objective: Objective) -> bool:
     """Whether a penalty has R times its coefficient, because the ranks' gradients are added up.
 
-    A coefficient that contains 1/R gives the same balance: authors write round ones.
+    If its coefficient is not read, one that contains 1/R gives the same balance: authors write round
+    ones.
     """
     ranks, combined = facts.run.world_size, facts.averaged or facts.all_reduce_factor is not None
     if not objective.is_penalty or ranks == 1 or not combined:
         return False
     if not Near(_factor_of_ranks(facts), facts.tolerance)(1.0):
         return False
-    balance = objective.ledger.balance
+    balance, coefficient = objective.ledger.balance, common_coefficient(objective)
+    if coefficient and facts.micro_batches_of(objective) != ranks:
+        return Near(balance, facts.tolerance)(ranks * abs(coefficient))
     return is_round(balance / ranks) and not is_round(balance)
 
 
