@@ -28,7 +28,8 @@ with accelerator.accumulate(model):            # all trained models: accumulate(
     accelerator.backward(compute_loss(model, batch))""",
         "lightning": """\
 with fabric.no_backward_sync(model, enabled=not last):
-    fabric.backward(compute_loss(model, batch))""",
+    fabric.backward(compute_loss(model, batch))
+# in a LightningModule, unless last: with self.trainer.strategy.block_backward_sync(): ...""",
     },
     "scheduler.step_every_microbatch": {
         "accelerate": """\

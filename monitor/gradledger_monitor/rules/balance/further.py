@@ -34,8 +34,8 @@ FEWEST_DIVIDED = 3  # micro-batches from which a second division by as many is r
 def is_added_by_every_rank(facts: StepFacts, objective: Objective) -> bool:
     """Whether a penalty has R times its coefficient, because the ranks' gradients are added up.
 
-    If its coefficient is not read, one that contains 1/R gives the same balance: authors write round
-    ones.
+    If its coefficient is not read, one that contains 1/R gives the same balance: authors write
+    round ones.
     """
     ranks, combined = facts.run.world_size, facts.averaged or facts.all_reduce_factor is not None
     if not objective.is_penalty or ranks == 1 or not combined:
