@@ -225,6 +225,9 @@ def test_the_count_of_an_earlier_window_is_named_at_the_first_window_that_shows_
     assert pattern_and_ratio(even(1.3, "sum"), fair) == ("pending", 1.0)
     since = [fair, Closed(4, 0.5, 80.0, "stale")]
     assert pattern_and_ratio(even(1.25, "sum"), *since) == ("stale", 1.25)
+    assert pattern_and_ratio(even(1.25, "sum"), fair, fair) == ("stale", 1.25)
+    constant = Closed(4, 0.5, 80.0, "wandering")  # before any window had this count
+    assert pattern_and_ratio(even(1.25, "sum"), constant, fair)[0] == "wandering"
     assert pattern_and_ratio(even(1.25, "sum"), fair, *before(0.5))[0] == "wandering"
 
 

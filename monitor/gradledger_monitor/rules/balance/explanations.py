@@ -278,8 +278,8 @@ def _by_earlier_count(
     fair, since = None, [(balance, objective.ledger.tokens)]
     before: list[tuple[float, float]] = []
     for closed in reversed(past):
-        if fair is None and closed.pattern in FAIR:
-            fair = closed
+        if closed.pattern in FAIR:
+            fair = fair or closed
         elif closed.balance is not None and closed.tokens is not None:
             measured = (closed.balance / (facts.run.declared_scale or 1.0), closed.tokens)
             (before if fair else since).append(measured)
