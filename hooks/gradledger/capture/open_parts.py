@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import sys
+import weakref
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -128,7 +129,7 @@ class Schedule:
     planned: frozenset[int]  # the numbers of steps for which it may be planned
     total: int | None = None  # the number after which it has ended
     by_function: bool = False  # read from a function, which may hold other numbers
-    at: int = 0  # the step that it states it is at
+    scheduler: weakref.ref[Any] | None = None
     done: int = 0  # steps of it that were observed
     steps: int = 0  # steps of the optimizer that were observed
     micro_batches: int = 0  # in these

@@ -120,8 +120,7 @@ class LearningRates(Observer):
         if window.schedule is None:
             window.schedule = Schedule(frozenset(_planned(scheduler)), *_total(scheduler))
         window.schedule.done += 1
-        at: Any = getattr(scheduler, "last_epoch", None)
-        window.schedule.at = at if _is_count(at) else window.schedule.done
+        window.schedule.scheduler = weakref.ref(scheduler)
 
     def step_begins(self, step: OpenStep, window: OptimizerWindow) -> None:
         """Record the learning rates that the step applies."""
@@ -140,7 +139,7 @@ class LearningRates(Observer):
             schedule.rate = rates[0] if rates else 0.0
             schedule.highest = max(schedule.highest, schedule.rate)
             schedule.fell |= schedule.is_low()
-            step.fields["scheduled"] = schedule.at
+            step.fields["scheduled"] = _position(schedule)
             if schedule.fell or not schedule.by_function:
                 step.fields["schedule_total"] = schedule.total
         if self._compiled:
@@ -165,6 +164,12 @@ def _total(scheduler: Any) -> tuple[int | None, bool]:
     if isinstance(last, lr_scheduler.LinearLR) and last.start_factor <= last.end_factor:
         return None, False
     return max(filter(_is_count, _planned(scheduler)), default=None), hasattr(last, "lr_lambdas")
+
+
+def _position(schedule: Schedule) -> int:
+    """The step that the scheduler states it is at; without one, those that were observed."""
+    at: Any = getattr(schedule.scheduler and schedule.scheduler(), "last_epoch", None)
+    return at if _is_count(at) else schedule.done
 
 
 def _is_count(value: Any) -> bool:

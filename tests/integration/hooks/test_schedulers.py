@@ -13,8 +13,12 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import (
     ChainedScheduler,
     ConstantLR,
+    CosineAnnealingLR,
+    CosineAnnealingWarmRestarts,
+    CyclicLR,
     ExponentialLR,
     LambdaLR,
+    LinearLR,
     LRScheduler,
     ReduceLROnPlateau,
     SequentialLR,
@@ -115,6 +119,43 @@ def test_one_call_is_one_event(make: Make) -> None:
             schedule.step()
     events = [[e.op for e in record.events if e.op == "schedule"] for record in recorded.records()]
     assert events == [[], ["schedule"], ["schedule"], ["schedule"]]
+
+
+def sent_of(
+    make: Make, step: Callable[[Any, int], object] = lambda schedule, _: schedule.step()
+) -> list[tuple[int | None, int | None]]:
+    """``scheduled`` and ``schedule_total`` of five steps, each after one call of the schedule."""
+    with recording() as recorded:
+        model = tiny_model()
+        schedule = make(optimizer := torch.optim.SGD(model.parameters(), lr=0.01))
+        for number, (batch, *_) in enumerate(windows(5)):
+            cross_entropy(model, batch).backward()
+            step(schedule, number)
+            optimizer.step()
+            optimizer.zero_grad()
+    return [(record.scheduled, record.schedule_total) for record in recorded.records()]
+
+
+def down_in(total: int) -> Make:
+    """A function of the step that ends at zero."""
+    return lambda optimizer: LambdaLR(optimizer, lambda step: max(0.0, 1 - step / total))
+
+
+def restarts(optimizer: Optimizer) -> LRScheduler:
+    return CosineAnnealingWarmRestarts(optimizer, 2)
+
+
+@pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step")
+def test_where_a_schedule_is_and_where_it_ends_are_sent_if_they_can_be_read() -> None:
+    cosine = sent_of(lambda optimizer: CosineAnnealingLR(optimizer, 3))
+    assert cosine == [(n, 3) for n in range(1, 6)]
+    assert [total for _, total in sent_of(down_in(4))] == [None, None, None, 4, 4]
+    assert sent_of(lambda optimizer: LinearLR(optimizer, total_iters=2))[-1] == (5, None)
+    assert sent_of(lambda optimizer: LinearLR(optimizer, 1.0, 0.1, total_iters=2))[-1] == (5, 2)
+    assert sent_of(lambda optimizer: CyclicLR(optimizer, 0.01, 0.1))[-1] == (None, None)
+    assert sent_of(restarts)[-1] == (5, None)
+    by_epoch = sent_of(restarts, lambda schedule, number: schedule.step(number / 5))
+    assert by_epoch[-1] == (None, None)
 
 
 def test_a_class_that_is_defined_between_steps_is_observed_from_its_first_object_on() -> None:
