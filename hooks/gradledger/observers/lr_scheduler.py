@@ -30,7 +30,7 @@ class _ThreadStepping(threading.local):
 class LearningRates(Observer):
     """Fills ``lr`` and ``lrs``, and notes every step of a scheduler as ``schedule``."""
 
-    facts = ("lr", "lrs", "schedule")
+    facts = ("lr", "lrs", "schedule", "scheduled", "schedule_total")
 
     def __init__(self, windows: OpenWindows) -> None:
         super().__init__()

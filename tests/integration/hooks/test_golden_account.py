@@ -114,6 +114,7 @@ ONE_RANK: list[Plain] = [
         "skipped": True,
         "norm": "NaN",  # clipping multiplied infinity by 100 / infinity
         "lr": 0.25,
+        "scheduled": 1,
         "zero_share": 0.0,
         "noise": ["Infinity", "Infinity"],
         "missing": {"post_factor": "the sampled gradients are not finite"},
@@ -139,6 +140,7 @@ ONE_RANK: list[Plain] = [
         "norm": pytest.approx(4.5 * COEFFICIENT, rel=1e-12),
         "post_factor": pytest.approx(COEFFICIENT / 4, rel=1e-12),
         "lr": 0.125,
+        "scheduled": 2,
         "zero_share": 0.0,
         "noise": [(20.0**2 + 16.0**2) / 2, 18.0**2],
     },
