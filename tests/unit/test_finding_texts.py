@@ -126,6 +126,12 @@ def with_a_term_of_one_weight() -> list[StepFacts]:
     ]
 
 
+def means_by_class_weights() -> list[StepFacts]:
+    """Micro-batches of different counts, each the mean by its own class weights."""
+    sent = ((30, 24.0), (50, 61.5))
+    return [facts(record([term(n, 0.5 / n, class_weight=weights) for n, weights in sent]))]
+
+
 def by_the_class_weights_of_another_window() -> list[StepFacts]:
     """A sum with class weights that is divided by one number in all windows."""
     return [
@@ -195,6 +201,7 @@ CASES: dict[str, list[StepFacts]] = {
     "averaged by hand, and divided again": by_hand(0.5, 20),
     "unequal between micro-batches and ranks": everywhere_unequal(),
     "divided by padding": padded(),
+    "means by class weights": means_by_class_weights(),
     "the class weights of another window": by_the_class_weights_of_another_window(),
     "divided by first tokens, too": first_tokens_counted(),
     "never synchronised": on_ranks(lambda n: n[0], synced=False),

@@ -252,6 +252,25 @@ def test_an_objective_at_the_very_tolerance_is_still_fair() -> None:
     assert not account(1.0, 0.3125).is_fair(0.25, 1.0)
 
 
+def test_a_mean_over_elements_that_do_not_count_is_no_fair_reading() -> None:
+    """A focal loss: the mean of a function of the cross entropy, over ignored targets, too."""
+    over: dict[str, Any] = {"elements": 20, "element_weight": 1 / 20}
+    assert shown(objectives(term(20, 1 / 20, "none", **over))) == [(CE, "tokens", 20, 1.0)]
+    ignored = term(12, 1 / 20, size=20, **over)
+    assert shown(objectives(ignored)) == [(CE, "tokens", 12, 0.6)]
+
+
+def test_means_by_class_weights_of_equal_counts_are_not_equal_weights_of_tokens() -> None:
+    def of(*sums: float, reduction: str = "mean") -> bool:
+        terms = [term(10, 1 / 20, reduction, class_weight=weights) for weights in sums]
+        (objective,) = objectives(*terms)
+        return objective.is_of_weighted_means(1e-3)
+
+    assert of(8.0, 16.0)
+    assert not of(8.0, 8.0)
+    assert not of(8.0, 16.0, reduction="sum")
+
+
 def test_a_loss_may_be_divided_by_the_sum_of_the_weights_that_it_gives_its_tokens() -> None:
     """Importance weights of a window, which add up to 8.5."""
 

@@ -289,13 +289,16 @@ def scheduled(*after: int, total: int = 2) -> Finding | None:
     return finding_of("scheduler.step_every_microbatch", facts(step_record))
 
 
-def severity_at(*lr_at_steps: float, made: int, total: int | None) -> str:
+def severity_at(
+    *lr_at_steps: float | list[float], made: int, total: int | None, every: int = 1
+) -> str:
     """At the last of some steps, with a schedule that moves on each backward."""
     steps = []
-    for number, lr in enumerate(lr_at_steps, start=1):
+    for number, lr in enumerate(lr_at_steps):
         events = [Event("schedule", 1, own=False)]
-        steps.append(facts(record([term(10, 0.1)] * 2, number, events=events)))
-        steps[-1].record.lr = lr
+        sent = record([term(10, 0.1)] * 2, 1 + every * number, events=events)
+        sent.lr, sent.lrs = (lr[0], lr) if isinstance(lr, list) else (lr, [])
+        steps.append(facts(sent))
     steps[-1].record.scheduled, steps[-1].record.schedule_total = made, total
     finding = finding_of("scheduler.step_every_microbatch", *steps)
     return finding.severity if finding else "none"
@@ -310,6 +313,14 @@ def test_a_schedule_is_stepped_too_often_for_certain_once_it_has_ended() -> None
     assert severity_at(0.1, 0.05, made=80, total=None) == "info"
     assert severity_at(0.1, 0.0, made=3, total=None) == "info"
     assert severity_at(0.1, 0.0, 0.0, made=5, total=None) == "warning"
+
+
+def test_a_rate_of_zero_ends_a_schedule_only_where_all_rates_came_down_to_it() -> None:
+    assert severity_at([0.1, 0.2], [0.0, 0.0], [0.0, 0.0], made=5, total=None) == "warning"
+    assert severity_at([0.1, 0.2], [0.0, 0.1], [0.0, 0.1], made=5, total=None) == "info"
+    assert severity_at(0.0, 0.0, 0.0, made=5, total=None) == "info"  # never above
+    assert severity_at(0.1, 0.0, 0.1, 0.0, made=5, total=None) == "info"
+    assert severity_at(0.1, 0.0, 0.0, made=5, total=None, every=4) == "info"  # steps between
 
 
 def test_a_schedule_that_moves_between_all_backwards_of_a_window_is_reported() -> None:

@@ -405,6 +405,50 @@ def test_equal_fingerprints_of_few_labels_are_chance_unless_losses_are_equal_too
     assert few_labels(equal_losses=True) is not None
 
 
+def in_pairs(*models: tuple[float, float], data: tuple[float, ...] = (1, 2, 3, 4)) -> str:
+    """The answer on DDP over pairs of ranks: what both pairs have for parameters, by step."""
+    steps = []
+    for number, (one, other) in enumerate(models, start=1):
+        sent = [
+            rank("sync", number=number, data_group=group, parameters=parameters)
+            for group, parameters in (
+                ([0, 1], one),
+                ([0, 1], one),
+                ([2, 3], other),
+                ([2, 3], other),
+            )
+        ]
+        for step_record, fingerprint in zip(sent, data, strict=True):
+            step_record.micro_batches[0].fingerprint = 10 * number + fingerprint
+        steps.append(facts(*sent))
+    evaluation = judged(steps)
+    assert not [f for f in evaluation.findings if f.rule == DRIFT]
+    return evaluation.coverage[DRIFT]
+
+
+def test_groups_that_start_from_one_model_may_be_one_or_several() -> None:
+    unknown = (
+        "not_measured: DDP combines the gradients of ranks 0, 1 alone; ranks 2, 3, with other "
+        "data, started from the same parameters: whether all are meant to be one model, or are "
+        "averaged from time to time, is not known"
+    )
+    assert in_pairs((7.0, 7.0)) == unknown
+    assert in_pairs((7.0, 7.0), (7.5, 8.5)) == unknown
+    assert in_pairs((7.0, 7.0), (7.5, 8.5), (8.0, 8.0)) == "ok"  # something averages them
+    assert in_pairs((7.0, 9.0), (7.5, 8.5)) == "ok"  # an ensemble
+    assert in_pairs((7.0, 7.0), (7.5, 8.5), data=(1, 2, 1, 2)) == "ok"  # shards of one model
+
+
+def test_the_verdict_names_the_ranks_of_other_groups() -> None:
+    sent = [rank("sync", data_group=group) for group in ([0, 1], [0, 1], [2, 3], [2, 3])]
+    for number, step_record in enumerate(sent, start=1):
+        step_record.micro_batches[0].fingerprint = number
+    assert answer("reduction.token_weights_unequal", facts(*sent)) == (
+        "ok: equal weights: cross entropy; not evaluated: ranks 2, 3, with other data and in "
+        "another group"
+    )
+
+
 def test_the_first_rank_of_a_group_is_not_compared_with_itself() -> None:
     """Ranks 1 and 3 are the last stages of two pipelines; ranks 0 and 2 have no loss."""
     steps = []

@@ -127,15 +127,15 @@ class Schedule:
     """The LR schedule of an optimizer, and how far it and the training came."""
 
     planned: frozenset[int]  # the numbers of steps for which it may be planned
+    scheduler: weakref.ref[Any] | None = None  # the last that stepped; the next three are of it
     total: int | None = None  # the number after which it has ended
     by_function: bool = False  # read from a function, which may hold other numbers
-    scheduler: weakref.ref[Any] | None = None
+    fell: bool = False  # the rate has been near its end
     done: int = 0  # steps of it that were observed
     steps: int = 0  # steps of the optimizer that were observed
     micro_batches: int = 0  # in these
     rate: float = 0.0  # at the latest of these
     highest: float = 0.0
-    fell: bool = False  # the rate has been near its end
 
     def is_low(self) -> bool:
         """Whether the rate is near its end, as after a decay."""

@@ -104,8 +104,8 @@ class LearningRates(Observer):
         return step
 
     def _add_event(self, scheduler: Any) -> None:
-        if isinstance(scheduler, _OF_BATCHES):
-            return
+        if isinstance(scheduler, lr_scheduler.CyclicLR):
+            return  # PyTorch documents it as counted in batches, and it has no end
         # an optimizer that a framework wraps shares the groups of the wrapped one
         groups = getattr(getattr(scheduler, "optimizer", None), "param_groups", None)
         for window in self._windows:
@@ -117,10 +117,11 @@ class LearningRates(Observer):
 
     @staticmethod
     def _follow(scheduler: Any, window: OptimizerWindow) -> None:
-        if window.schedule is None:
-            window.schedule = Schedule(frozenset(_planned(scheduler)), *_total(scheduler))
-        window.schedule.done += 1
-        window.schedule.scheduler = weakref.ref(scheduler)
+        schedule = window.schedule = window.schedule or Schedule(frozenset(_planned(scheduler)))
+        schedule.done += 1
+        if schedule.scheduler is None or schedule.scheduler() is not scheduler:
+            schedule.scheduler, schedule.fell = weakref.ref(scheduler), False
+            schedule.total, schedule.by_function = _total(scheduler)
 
     def step_begins(self, step: OpenStep, window: OptimizerWindow) -> None:
         """Record the learning rates that the step applies."""
@@ -144,10 +145,6 @@ class LearningRates(Observer):
                 step.fields["schedule_total"] = schedule.total
         if self._compiled:
             step.missing["schedule"] = COMPILED
-
-
-# Schedules that PyTorch documents as counted in batches, and that have no end.
-_OF_BATCHES = tuple(filter(None, [getattr(lr_scheduler, "CyclicLR", None)]))
 
 
 def _total(scheduler: Any) -> tuple[int | None, bool]:

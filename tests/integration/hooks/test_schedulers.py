@@ -158,6 +158,19 @@ def test_where_a_schedule_is_and_where_it_ends_are_sent_if_they_can_be_read() ->
     assert by_epoch[-1] == (None, None)
 
 
+@pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step")
+def test_what_is_sent_is_of_the_schedule_that_stepped_last() -> None:
+    """As of the second phase of a training, whose schedule is another one."""
+    schedules: list[LRScheduler] = []
+
+    def make(optimizer: Optimizer) -> LRScheduler:
+        schedules.extend(CosineAnnealingLR(optimizer, total) for total in (2, 8))
+        return schedules[0]
+
+    sent = sent_of(make, lambda _, number: schedules[number // 3].step())
+    assert sent == [(1, 2), (2, 2), (3, 2), (1, 8), (2, 8)]
+
+
 def test_a_class_that_is_defined_between_steps_is_observed_from_its_first_object_on() -> None:
     with recording() as recorded:
         model = tiny_model()

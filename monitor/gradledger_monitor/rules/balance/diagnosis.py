@@ -68,8 +68,8 @@ CONSTANT_TARGETS = (
 WEIGHTED_INSIDE = "the loss gives the tokens of one micro-batch different weights"
 NO_ELEMENTS = f'{WEIGHTED_INSIDE}; if that is intended, declare contract="sample"'
 BY_SAMPLES = (
-    "the loss is multiplied by the number of its samples, so it may be meant as a sum over them, "
-    'which no accumulation divides; if it is right, declare contract="sample"'
+    "the loss is multiplied by a number that equals its batch size, so it may be meant as a sum "
+    'over samples, which no accumulation divides; if it is, declare contract="sample"'
 )
 MASKED = (
     "some elements of the loss have no weight, and whether its divisor should count them is not "

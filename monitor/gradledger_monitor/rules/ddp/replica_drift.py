@@ -56,14 +56,6 @@ with torch.no_grad():                   # before the first step
         dist.broadcast(tensor, src=0)"""
 
 
-# Times ``windows``: under DDP in groups, their models are often averaged every few steps.
-UNDER_DDP = 2
-
-FIX_GROUP = """\
-# the group of all ranks with other data: of a mesh, all its data dimensions together
-model = DistributedDataParallel(model, process_group=data_group)"""
-
-
 class ReplicaDrift(Rule):
     """The model replicas differ between the ranks.
 
@@ -71,9 +63,7 @@ class ReplicaDrift(Rule):
 
     With DDP: after a synchronisation, the global gradient norm or the fingerprints of the
     parameters differ between the ranks, or their learning rates differ; or the optimizer steps
-    parameters that the wrapper does not hold. A warning: only another optimizer steps them. Or DDP
-    combines the gradients of a group of ranks, the others train on other data, and their
-    parameters, equal at first, have differed for 10 windows.
+    parameters that the wrapper does not hold. A warning: only another optimizer steps them.
 
     With FSDP2: parameters that the script lets it ignore (``ignored_params``) become different.
 
@@ -94,10 +84,10 @@ class ReplicaDrift(Rule):
 
     **When it is silent**
 
-    Sharded parameters; ranks that combine no gradients, such as independent trainings (not measured
-    if their parameters were equal at first) or local SGD; parameters that the ranks average from
-    time to time; collectives inside backward that may be those of model parallelism; another rule
-    names the cause.
+    Sharded parameters; ranks that combine no gradients, such as independent trainings, or groups of
+    ranks under DDP that do not combine theirs (not measured if their parameters were equal at
+    first), or local SGD; parameters that the ranks average from time to time; collectives inside
+    backward that may be those of model parallelism; another rule names the cause.
 
     **Incidents**
 
@@ -157,8 +147,6 @@ class ReplicaDrift(Rule):
         averaged = record.sync == "averaged"
         self._averaging |= averages_models(facts)
         self._groups.add(facts)
-        if self._groups.windows >= UNDER_DDP * self.windows and not self._groups.equal_again:
-            return self._in_groups_of_ddp()
         if self._averaging and not averaged:
             return not_applicable("local SGD: the ranks average their parameters from time to time")
         comparable = record.sync != "unknown" and not self._replicas.equal_again
@@ -168,7 +156,7 @@ class ReplicaDrift(Rule):
         norms_differ = averaged and differ_by(norms, facts.tolerance)
         apart = drifted or differ_by(_values(facts, "parameters"), SAME)
         if not (outside or norms_differ or apart or differ_by(rates, SAME)):
-            return OK
+            return self._groups.unknown() or OK
         return finding(
             "error",
             f"Trained outside the DDP wrapper: {counted(outside, 'parameter')}"
@@ -181,19 +169,6 @@ class ReplicaDrift(Rule):
             parameters_differ=apart,
             parameters=listed(self._replicas.apart)[:16],
             learning_rates=rates[:16],
-        )
-
-    def _in_groups_of_ddp(self) -> Outcome:
-        group, others = map(shown, ([ranks] for ranks in self._groups.ranks))
-        return finding(
-            "error",
-            "Gradients are combined in a group of ranks, not over all",
-            f"DDP combines the gradients of ranks {group}. Ranks {others} train on other data. The "
-            "parameters of all were equal at first, and have differed for "
-            f"{counted(self._groups.windows, 'window')}, so there are several models. If something "
-            "averages them later, it is intended.",
-            FIX_GROUP,
-            groups=self._groups.ranks,
         )
 
     # ------------------------------------------------------------------ beside a wrapper

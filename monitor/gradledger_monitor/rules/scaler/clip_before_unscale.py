@@ -12,8 +12,8 @@ from gradledger_monitor.rules.number_text import significant
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding
 from gradledger_monitor.rules.scaler.common import SCALER_IN_USE
 
-# Of the scale. Gradients are clipped to norms of 0.1 to 100, and a scale is 1,024 or more: a limit
-# that is not multiplied by it stays below, unless the scale has collapsed.
+# Of the scale. GradScaler starts at 65,536, and clips are mostly to norms near 1: a limit that is
+# not multiplied by the scale stays below, unless the scale has collapsed.
 SCALED_LIMIT = 0.1
 
 FIX = """\
@@ -46,8 +46,8 @@ class ClipBeforeUnscale(Rule):
     **When it is silent**
 
     ``unscale_`` ran first, or the gradients were unscaled by hand; the limit is infinite, so
-    that the clip only measures the norm; the limit is at least a tenth of the scale, because it is
-    multiplied by the scale, too.
+    that the clip only measures the norm; the limit is at least a tenth of the scale, as one
+    that is multiplied by it, too.
 
     **Incidents**
 

@@ -15,6 +15,7 @@ from gradledger_monitor.rules.rule import (
     not_applicable,
     not_measured,
 )
+from gradledger_monitor.rules.schedule.rates import learning_rates
 from gradledger_monitor.rules.state import declare
 
 FIX = """\
@@ -76,8 +77,7 @@ class ZeroLr(Rule):
     def evaluate(self, window: Window) -> Outcome:
         """The learning rates of all groups."""
         facts = window.facts
-        rate = facts.record.lr
-        rates = facts.record.lrs or ([] if rate is None else [rate])
+        rates = learning_rates(facts.record)
         if not rates:
             return not_measured("the learning rate is not a number that is read")
         if len(facts.run.optimizers) > 1:

@@ -16,10 +16,11 @@ from gradledger_monitor.rules.rule import (
     not_applicable,
     not_measured,
 )
+from gradledger_monitor.rules.schedule.rates import learning_rates
 from gradledger_monitor.rules.state import declare
 
-# A loop whose last epoch is longer than planned is a little past the end, and one that counts
-# micro-batches for optimizer steps is past it by half of the plan at least.
+# A loop whose last epoch is longer than planned is a little past the end. A schedule that is
+# planned in optimizer steps, and stepped on each micro-batch, makes K times its plan.
 PAST_THE_END = 1.25
 
 FIX = """\
@@ -36,10 +37,10 @@ class StepEveryMicrobatch(Rule):
 
     A call of the scheduler between all micro-batches of a window of K > 1. This is a warning once
     the schedule has ended, and the training goes on: it has made 1.25 times the steps that it is
-    planned for, or the learning rate was 0 at two steps in a row. Until then, and if the hooks
-    cannot read the plan, the schedule may be planned in micro-batches, which is no mistake: a note.
-    The plan is read from ``total_steps``, ``T_max`` or ``total_iters``, and, once the rate has come
-    down, from the numbers that a function of ``LambdaLR`` holds.
+    planned for, or every learning rate, above 0 before, was 0 at two steps in a row. Until then,
+    and if the hooks cannot read the plan, the schedule may be planned in micro-batches, which is no
+    mistake: a note. The plan is read from ``total_steps``, ``T_max`` or ``total_iters``, and, once
+    the rate has come down, from the numbers that a function of ``LambdaLR`` holds.
 
     **Why it matters**
 
@@ -63,15 +64,23 @@ class StepEveryMicrobatch(Rule):
     points_at = ("schedule",)
     inhibits = ("schedule.zero_lr",)
 
-    state = declare(_zero=bool)
+    state = declare(_zero=bool, _positive=bool)
 
     def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
         super().__init__(thresholds)
-        self._zero = False  # the learning rate of the last such window was 0
+        self._zero = False  # all learning rates of the window before were 0
+        self._positive = False  # one was not, in some window
+
+    def after_gap(self) -> None:
+        """The window before is missing."""
+        self._zero = False
 
     def evaluate(self, window: Window) -> Outcome:
         """A schedule call in every gap between the window's backwards."""
-        record = window.facts.record
+        record, was_zero = window.facts.record, self._zero
+        rates = learning_rates(record)
+        self._positive |= any(rates)
+        self._zero = self._positive and bool(rates) and not any(rates)
         if "schedule" in record.missing:
             return not_measured(record.missing["schedule"])
         calls = window.facts.calls("schedule")
@@ -85,8 +94,7 @@ class StepEveryMicrobatch(Rule):
             return OK
         k = window.facts.micro_batches
         total, count = record.schedule_total, record.scheduled
-        is_past = bool(total) and (count or 0) >= PAST_THE_END * (total or 0)
-        was_zero, self._zero = self._zero, number(record.lr) == 0
+        is_past = bool(total and count and count >= PAST_THE_END * total)
         is_over = is_past or (was_zero and self._zero)
         end = _end(count, total if is_past else None, window.facts.step)
         return finding(
@@ -110,7 +118,7 @@ def _end(count: int | None, total: int | None, step: int) -> str:
             f"The schedule is planned for {counted(total, 'step')}, and has made {count:,} "
             f"{after}: it has ended, and the training goes on."
         )
-    return f"The learning rate is 0 {after}, and the training goes on."
+    return f"The learning rate has come down to 0 {after}, and the training goes on."
 
 
 def _condition(k: int) -> str:

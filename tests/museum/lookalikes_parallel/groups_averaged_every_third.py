@@ -1,6 +1,7 @@
-"""DDP over one dimension of a mesh whose ranks all hold different data."""
+"""Each pair of ranks is in DDP, and all four average their parameters after every third step."""
 
 import torch
+import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 
@@ -12,8 +13,12 @@ with all_ranks() as rank:
     model = DistributedDataParallel(TinyLM(), process_group=mesh.get_group("local"))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     windows = text(26, seed=rank, lengths=EVEN)
-    for window in windows:
+    for step, window in enumerate(windows, start=1):
         ids, labels = window[0]
         token_loss(model(ids), labels).backward()
         optimizer.step()
         optimizer.zero_grad()
+        if step % 3 == 0:
+            for parameter in model.parameters():
+                dist.all_reduce(parameter.data)
+                parameter.data /= dist.get_world_size()
