@@ -24,7 +24,7 @@ LOWEST_TESTS := tests/unit/alerts tests/unit/web \
 	$(addprefix tests/integration/service/test_,access.py login.py other_sites.py operations.py serving.py \
 		ingest_refuses_bad_input.py store.py overrides.py) \
 	tests/integration/alerts/test_channel_kinds.py tests/integration/deploy tests/e2e/deploy
-# Four workers on two cores, because tests wait for processes: 320 s. The short files of tests/unit go last,
+# Four workers on two cores, because tests wait for processes. The short files of tests/unit go last,
 # so that no worker is left alone with a long one.
 PARALLEL := -n 4 --dist loadfile --no-loadscope-reorder
 # Tests of what is compiled: those that import the packages which have such modules.
@@ -56,7 +56,7 @@ test: $(READY) tools  ## linters, types, architecture contracts, tests: what to 
 test-fast: $(READY)  ## tests/unit alone
 	$(BIN)/pytest $(OPTIONS) $(PARALLEL) tests/unit
 
-e2e: $(READY) tools  ## cold starts, the deployment, generated requests, the zoo's own tests
+e2e: $(READY) tools  ## what takes long: cold starts, torch.compile, locked and full databases, the deployment, generated requests
 	$(BIN)/pytest $(OPTIONS) $(PARALLEL) tests/e2e
 
 # ruff's cache does not see that a folder came to be which makes a module ours.
@@ -72,7 +72,7 @@ type: $(READY)  ## mypy --strict
 	$(BIN)/mypy
 
 unit: $(READY) tools  ## pytest alone; e2e, museum, docs, frameworks and examples have targets of their own
-	$(BIN)/pytest $(OPTIONS) $(PARALLEL) tests/browser tests/integration tests/oracle tests/unit
+	$(BIN)/pytest $(OPTIONS) $(PARALLEL) tests/browser tests/integration tests/unit
 
 # Older versions of packages use names that newer Python versions and packages call deprecated.
 lowest: .venvs/lowest/.ready tools  ## the service on the lowest versions of its dependencies that pyproject.toml allows
@@ -97,6 +97,7 @@ courses: $(READY)  ## long healthy runs and faulty ones: how often alarmed, how 
 	cd tests && OMP_NUM_THREADS=1 ../$(BIN)/python -m museum.courses.measure --write ../docs/detection.md
 
 oracle: $(READY)  ## generated programs, each compared with its computed truth (N=1000, SEED=1, MORE=50 of a random seed, ONLY=layout:ddp, SHRINK=1, WRITE=1)
+	$(if $(ONLY)$(WRITE),,$(BIN)/pytest $(OPTIONS) -n 2 tests/oracle)
 	cd tests && ../$(BIN)/python -m oracle.run $(N) --seed $(SEED) --only '$(ONLY)' $(if $(MORE),--random $(MORE)) $(if $(SHRINK),--shrink) $(if $(WRITE),--write ../docs/detection.md)
 
 zoo: $(READY)  ## unusual programs, each without the hooks and with them: the same in all (ONLY=threads, UNDER=python)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor, nn
@@ -16,12 +18,15 @@ from helpers.training import (
     Batches,
     Recording,
     accused,
+    cross_entropy,
     recording,
     tiny_model,
     tokens,
+    windows,
 )
 
 Loss = Callable[[nn.Module, Batch, Batches], Tensor]  # of one micro-batch in its window
+Loop = Callable[[nn.Module, list[Batches]], None]  # trains the model on these windows
 
 
 def train(
@@ -51,6 +56,30 @@ def answer(seen: Recording) -> tuple[dict[str, int], str]:
 
 def count(window: Batches) -> int:
     return sum(map(tokens, window))
+
+
+def share(model: nn.Module, batch: Batch, window: Batches) -> Tensor:
+    """A micro-batch's part of the mean over the window's tokens."""
+    return cross_entropy(model, batch, reduction="sum") / count(window)
+
+
+@cache
+def run_twice(loop: Loop, steps: int = 8) -> Recording:
+    """With the hooks and without, which must leave the same bits."""
+    recorded = Recording()
+    watched, alone = _run(loop, recording(recorded), steps), _run(loop, nullcontext(), steps)
+    for ours, theirs in zip(watched, alone, strict=True):
+        assert torch.equal(ours, theirs)
+    return recorded
+
+
+def _run(loop: Loop, watched: AbstractContextManager[object], steps: int) -> list[Tensor]:
+    """Parameters and random state after a loop."""
+    torch.manual_seed(0)
+    model = nn.Sequential(tiny_model(), nn.Dropout(0.2))
+    with watched:
+        loop(model, windows(steps))
+    return [*model.parameters(), torch.get_rng_state()]
 
 
 EQUAL = (((4, 4), (3, 5), (7, 1), (6, 2)),)

@@ -29,6 +29,7 @@ TORCHES = "2.6.0 2.8.0 2.10.0 2.15.0"
 TESTS = (
     "tests/integration/hooks",
     "tests/integration/losses",
+    "tests/e2e/torch_compile",
     "tests/integration/launcher/test_autostart.py",
     "tests/integration/delivery/test_without_posix.py",
     "tests/unit/test_wire.py",

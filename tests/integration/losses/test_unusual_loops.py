@@ -2,41 +2,18 @@
 
 from __future__ import annotations
 
-import shutil
-import warnings
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-from functools import cache, partial
-from typing import Any
+from functools import partial
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from helpers.loops import answer, count
-from helpers.training import (
-    Batches,
-    Recording,
-    cross_entropy,
-    recording,
-    tiny_model,
-    tokens,
-    windows,
-)
-
-# the compiler looks at the .grad of activations
-pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+from helpers.loops import Loop, answer, count, run_twice, share
+from helpers.training import Batches, cross_entropy, tokens, windows
 
 STEPS = 8
 UNEQUAL = "reduction.token_weights_unequal"
-
-Loop = Callable[[nn.Module, list[Batches]], None]
-
-
-def share(model: nn.Module, batch: tuple[Tensor, Tensor], window: Batches) -> Tensor:
-    """A micro-batch's part of the mean over the window's tokens."""
-    return cross_entropy(model, batch, reduction="sum") / count(window)
 
 
 def torchtune(model: nn.Module, data: list[Batches]) -> None:
@@ -175,28 +152,6 @@ def one_backward_of_means(model: nn.Module, data: list[Batches]) -> None:
         optimizer.zero_grad()
 
 
-def _compiled(model: nn.Module, data: list[Batches], backend: str, reduction: str) -> None:
-    torch.compiler.reset()
-    generated: Any = torch.compile(model, backend=backend, dynamic=True)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    for window in data:
-        for batch in window:
-            by = count(window) if reduction == "sum" else len(window)
-            (cross_entropy(generated, batch, reduction=reduction) / by).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-
-def compiled_model(model: nn.Module, data: list[Batches]) -> None:
-    """The loss stands outside the compiled part."""
-    _compiled(model, data, "aot_eager", "sum")
-
-
-def compiled_model_of_means(model: nn.Module, data: list[Batches]) -> None:
-    """The same with the old mistake."""
-    _compiled(model, data, "aot_eager", "mean")
-
-
 def accumulated_norms(model: nn.Module, data: list[Batches]) -> None:
     """A penalty on the gradient: autograd.grad with a graph, inside the loss."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -274,30 +229,10 @@ RIGHT: list[Loop] = [
     sharpness_aware,
     in_backward,
     one_backward,
-    compiled_model,
     accumulated_norms,
     mean_over_a_dimension,
 ]
-WRONG: list[Loop] = [one_backward_of_means, compiled_model_of_means]
-
-
-def run(loop: Loop, watched: AbstractContextManager[object], steps: int) -> list[Tensor]:
-    """What a loop leaves behind."""
-    torch.manual_seed(0)
-    model = nn.Sequential(tiny_model(), nn.Dropout(0.2))
-    with watched:
-        loop(model, windows(steps))
-    return [*model.parameters(), torch.get_rng_state()]
-
-
-@cache
-def run_twice(loop: Loop, steps: int = STEPS) -> Recording:
-    """With the hooks and without, which must leave the same bits."""
-    recorded = Recording()
-    watched, alone = run(loop, recording(recorded), steps), run(loop, nullcontext(), steps)
-    for ours, theirs in zip(watched, alone, strict=True):
-        assert torch.equal(ours, theirs)
-    return recorded
+WRONG: list[Loop] = [one_backward_of_means]
 
 
 @pytest.mark.parametrize("loop", RIGHT)
@@ -371,14 +306,3 @@ def test_what_a_loop_divides_between_two_backwards_is_a_part_of_the_weights() ->
         shares = [each.weight * count(window) for each in facts.ledger.entries]
         assert shares == pytest.approx([k ** (index - k) for index in range(k)], rel=1e-3)
     assert UNEQUAL in answer(recorded)[0]
-
-
-@pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler")
-def test_a_model_compiled_for_real_ends_in_the_same_bits() -> None:
-    def loop(model: nn.Module, data: list[Batches]) -> None:
-        _compiled(model, data, "inductor", "sum")
-
-    with warnings.catch_warnings():  # the compiler's own
-        warnings.simplefilter("ignore")
-        recorded = run_twice(loop, 3)
-    assert answer(recorded) == ({}, "balanced")
