@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import threading
 import weakref
 from collections.abc import Iterable, Iterator
-from inspect import isfunction
 from typing import TYPE_CHECKING, Any
 
 from torch.optim import lr_scheduler
@@ -83,12 +83,12 @@ class LearningRates(Observer):
 
     def _wrap_steps(self, kinds: Iterable[type]) -> None:
         for kind in kinds:
-            if kind not in self._wrapped and isfunction(kind.__dict__.get("step")):
+            if kind not in self._wrapped and inspect.isfunction(kind.__dict__.get("step")):
                 self._wrapped.add(kind)
                 self.patch(kind, "step", self._wrap_step)
 
     def _wrap_step(self, original: Any) -> Any:
-        takes_epoch = "epoch" in original.__code__.co_varnames[1:2]
+        takes_epoch = "epoch" in inspect.unwrap(original).__code__.co_varnames[1:2]
 
         def step(scheduler: Any, /, *args: Any, **kwargs: Any) -> Any:
             outermost, self._thread.inside = not self._thread.inside, True
@@ -197,7 +197,7 @@ def _numbers_of(function: Any) -> Iterator[tuple[str, Any]]:
     """The arguments of a partial function (transformers), or the variables around a function."""
     if isinstance(function, functools.partial):
         yield from function.keywords.items()
-    elif isfunction(function):
+    elif inspect.isfunction(function):
         code, around = function.__code__, function.__globals__
         cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
         yield from ((name, cell.cell_contents) for name, cell in cells if _is_filled(cell))

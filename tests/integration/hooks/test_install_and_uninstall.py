@@ -15,6 +15,7 @@ import torch.nn.parallel.distributed as parallel
 from torch import nn
 from torch.nn.utils import clip_grad
 from torch.nn.utils import clip_grads_with_norm_ as clips
+from torch.optim import lr_scheduler
 from torch.optim import optimizer as optimizers
 
 from gradledger.capture import windows as capture
@@ -47,6 +48,7 @@ OWNERS: list[Any] = [
     optimizers,
     torch.distributed,
     parallel.DistributedDataParallel,
+    *(c for c in vars(lr_scheduler).values() if inspect.isclass(c) and hasattr(c, "get_lr")),
 ]
 HOOKS: list[dict[Any, Any]] = [
     optimizers._global_optimizer_pre_hooks,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -154,6 +155,20 @@ def test_where_a_schedule_is_and_where_it_ends_are_sent_if_they_can_be_read() ->
     assert sent_of(lambda optimizer: LinearLR(optimizer, 1.0, 0.1, total_iters=2))[-1] == (5, 2)
     assert sent_of(lambda optimizer: CyclicLR(optimizer, 0.01, 0.1))[-1] == (None, None)
     assert sent_of(restarts)[-1] == (5, None)
+    by_epoch = sent_of(restarts, lambda schedule, number: schedule.step(number / 5))
+    assert by_epoch[-1] == (None, None)
+
+
+@pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step")
+def test_a_schedule_by_epoch_is_seen_through_a_decorator(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a program, or another tool, may wrap it."""
+    original = CosineAnnealingWarmRestarts.step
+
+    @functools.wraps(original)
+    def decorated(*args: Any, **kwargs: Any) -> None:
+        original(*args, **kwargs)
+
+    monkeypatch.setattr(CosineAnnealingWarmRestarts, "step", decorated)
     by_epoch = sent_of(restarts, lambda schedule, number: schedule.step(number / 5))
     assert by_epoch[-1] == (None, None)
 
