@@ -17,6 +17,7 @@ from gradledger_monitor.evaluation.evaluated_step import EvaluatedStep
 from gradledger_monitor.store import tables
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.steps import curves
+from helpers import http
 from helpers.batches import batch, eventually, fair_step, step
 from helpers.patience import HANGS
 from helpers.seeded import judged, seed
@@ -86,6 +87,14 @@ def _multiply(store: Store, now: float) -> None:
         connection.execute(insert(findings), copies)
 
 
+def _discuss(service: Service) -> None:
+    """Comments on the findings of a rule, which are assigned."""
+    url = f"{service.url}/api/v1/findings/reduction.token_weights_unequal/comments"
+    text = "Every run since the new collator. The count that it returns is that of the last batch."
+    http.post(url, json={"text": text, "by": "Ada"})
+    http.post(url, json={"text": "", "by": "Ada", "assignee": "Ben"})
+
+
 @contextmanager
 def everything(folder: Path) -> Iterator[Service]:
     """A service with real trainings, an imported log, and runs that are long, wide or broken."""
@@ -102,6 +111,7 @@ def everything(folder: Path) -> Iterator[Service]:
         hidden = [StepRecord(0, n, now - 40 + n, [unseen]) for n in range(1, 41)]
         service.post(batch("incomplete", hidden, name="compiled loss", started=now - 40))
         _wide(service, now)
+        _discuss(service)
         service.post(batch("long", [fair_step(1)], name="long pretraining"))
         assert eventually(HANGS, judged(service, "long", 1))
         _lengthen(f"sqlite:///{path}", service)

@@ -19,6 +19,7 @@ from gradledger_monitor.api.pages import alerts as alert_pages
 from gradledger_monitor.api.routes import (
     acknowledgements,
     alerts,
+    comments,
     health,
     ingest,
     live,
@@ -30,7 +31,18 @@ from gradledger_monitor.api.routes import (
     static_files,
 )
 
-ROUTES = (ingest, runs, series, acknowledgements, alerts, overrides, message_links, live, health)
+ROUTES = (
+    ingest,
+    runs,
+    series,
+    acknowledgements,
+    comments,
+    alerts,
+    overrides,
+    message_links,
+    live,
+    health,
+)
 PAGES = (
     login,
     run_list,

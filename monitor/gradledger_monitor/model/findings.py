@@ -57,6 +57,16 @@ class Acknowledgement:
 
 
 @dataclass(frozen=True)
+class Comment:
+    """What a person wrote about the findings of a rule, and to whom they were assigned."""
+
+    text: str
+    by: str | None  # None if the caller is anonymous
+    at: float  # Unix seconds
+    assignee: str | None = None  # None: as before; "": nobody
+
+
+@dataclass(frozen=True)
 class Finding:
     """A rule's claim about a run: the outcomes of all its steps merged into one."""
 

@@ -288,6 +288,19 @@ acknowledgements = Table(
     Column("until", Double),
 )
 
+# What people write about the findings of a rule, in whatever run, and to whom they assign them.
+# ``assignee``: NULL if it stays the same, "" if nobody is to look after them any more.
+comments = Table(
+    "comments",
+    metadata,
+    Column("key", Key, primary_key=True),
+    Column("rule", String(128), nullable=False, index=True),
+    Column("text", Text, nullable=False),
+    Column("by", String(256)),
+    Column("at", Double, nullable=False),
+    Column("assignee", String(256)),
+)
+
 evaluations = Table(
     "evaluations",
     metadata,

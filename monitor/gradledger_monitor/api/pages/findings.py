@@ -1,4 +1,4 @@
-"""The inbox: the findings of all runs, by rule, with the form that acknowledges them everywhere."""
+"""The inbox: the findings of all runs, by rule; forms to acknowledge, assign and comment them."""
 
 from __future__ import annotations
 
@@ -7,22 +7,27 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse, Response
+from pydantic import ValidationError
 
 from gradledger_monitor.alerts.snooze import SNOOZE_PERIODS
 from gradledger_monitor.api.app_state import StoreDep
 from gradledger_monitor.api.forms import Form, read_form
 from gradledger_monitor.api.pages.acknowledgement_form import acknowledgement_of
 from gradledger_monitor.api.pages.layout import RuleId, not_found, page, redirect
+from gradledger_monitor.api.routes.comments import CommentRequest
+from gradledger_monitor.api.routes.comments import add as add_comment
 from gradledger_monitor.common import clock
+from gradledger_monitor.common.problems import Problem
 from gradledger_monitor.store.alerts import acknowledgements
 from gradledger_monitor.store.alerts.acknowledgements import NoSuchFinding
 from gradledger_monitor.store.database import Store
-from gradledger_monitor.store.runs import findings_inbox
+from gradledger_monitor.store.runs import comments, findings_inbox
 from gradledger_monitor.store.runs.queries import UnknownRun
 
 router = APIRouter(include_in_schema=False)
 
 MOST_RUNS = 10_000  # that one form acknowledges
+COMMENTS_SHOWN = 20  # of each rule, the latest ones; the API has all
 
 
 @router.get("/findings")
@@ -30,13 +35,48 @@ def show_findings(
     store: StoreDep, search: Annotated[str, Query(max_length=256)] = ""
 ) -> HTMLResponse:
     """The findings of all runs, the open ones first."""
+    return _show(store, search)
+
+
+def _show(store: Store, search: str = "", error: str = "") -> HTMLResponse:
     search = search.replace("\0", "").strip()
+    rules = findings_inbox.inbox(store, clock.now(), search)
+    ids = [each.rule for each in rules]
     return page(
         "findings.html",
-        rules=findings_inbox.inbox(store, clock.now(), search),
+        rules=rules,
+        regressions=findings_inbox.regressions(store, ids),
+        discussions=comments.discussions(store, ids),
+        comments_shown=COMMENTS_SHOWN,
         search=search,
+        error=error,
+        status=422 if error else 200,
         snooze_periods=SNOOZE_PERIODS,
     )
+
+
+@router.post("/findings/{rule}/comments")
+async def comment(request: Request, store: StoreDep, rule: RuleId) -> Response:
+    """Add a comment on the findings of a rule, or assign them."""
+    form = await read_form(request)
+    return await run_in_threadpool(_comment, store, rule, form)
+
+
+def _comment(store: Store, rule: str, form: Form) -> Response:
+    # the form shows the assignee, so that only a changed one is an assignment
+    before, assignee = comments.discussion(store, rule).assignee, form.get("assignee", "")
+    fields = {"text": form.get("text", ""), "by": form.get("by") or None}
+    try:
+        body = CommentRequest.model_validate(
+            {**fields, "assignee": None if assignee == before else assignee}
+        )
+        add_comment(store, rule, body)
+    except ValidationError as error:
+        reasons = "; ".join(str(e["msg"]).removeprefix("Value error, ") for e in error.errors())
+        return _show(store, error=f"{rule}: {reasons}.")
+    except Problem:
+        return not_found("Rule not found", f"There is no rule {rule}.", "/rules", "All rules")
+    return redirect(f"/findings#rule-{rule}")
 
 
 @router.post("/findings/{rule}/acknowledgement")

@@ -43,7 +43,7 @@ def acknowledge(
     now = time.time()
     if body.until is not None and body.until <= now:
         raise invalid_values(("body.until", "must be in the future, in Unix seconds"))
-    acknowledgement = Acknowledgement(body.note, body.by or _token_name(), now, body.until)
+    acknowledgement = Acknowledgement(body.note, body.by or token_name(), now, body.until)
     try:
         acknowledgements.acknowledge(store, run, rule, acknowledgement)
     except (UnknownRun, NoSuchFinding) as error:
@@ -60,7 +60,7 @@ def remove_acknowledgement(store: StoreDep, run: RunId, rule: RuleId) -> None:
         raise _not_found(run, error) from error
 
 
-def _token_name() -> str | None:
+def token_name() -> str | None:
     """The name of the caller's token, if the service requires one."""
     current = caller.get()
     return current.token.name if current else None

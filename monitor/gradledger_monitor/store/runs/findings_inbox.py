@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Row, and_, distinct, func, or_, select
+from sqlalchemy import Connection, Row, and_, distinct, func, or_, select
 
 from gradledger_monitor.common.clock import EARLIEST_KNOWN
 from gradledger_monitor.model.findings import SEVERITIES
@@ -14,6 +14,7 @@ from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.tables import acknowledgements, findings, runs
 
 RUNS_SHOWN = 5  # of each rule in the inbox
+_OF_COMMIT = [runs.c[name] for name in ("key", "id", "name", "environment", "project", "started")]
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,27 @@ class FindingInRun:
     first_step: int
     last_step: int
     acknowledged: bool
+
+
+@dataclass(frozen=True)
+class RunOfCommit:
+    """A run, and the git commit of its script; "" if it is not known."""
+
+    run: str
+    name: str
+    commit: str
+
+
+@dataclass(frozen=True)
+class Regression:
+    """The first run in which a rule has a finding.
+
+    ``before`` is the run before it in its project, if that is of another commit and the rule has
+    no finding there.
+    """
+
+    first: RunOfCommit
+    before: RunOfCommit | None
 
 
 @dataclass(frozen=True)
@@ -66,6 +88,48 @@ def inbox(store: Store, now: float, search: str = "") -> list[RuleFindings]:
 def runs_with(store: Store, rule: str, now: float, most: int) -> list[FindingInRun]:
     """The latest runs in which a rule has a finding, also one that another finding explains."""
     return [_finding(row) for row in _rows(store, now, rule=rule)][:most]
+
+
+def regressions(store: Store, rules: Sequence[str]) -> dict[str, Regression]:
+    """Since which run each of these rules has findings that no other finding explains."""
+    f, r = findings.c, runs.c
+    of_rules = (f.rule.in_(rules), f.inhibited_by.is_(None), r.started >= EARLIEST_KNOWN)
+    starts = (
+        select(f.rule, func.min(r.started).label("started"))
+        .join(runs, r.key == f.run)
+        .where(*of_rules)
+        .group_by(f.rule)
+        .subquery()
+    )
+    query = (
+        select(f.rule, *_OF_COMMIT)
+        .join(runs, r.key == f.run)
+        .join(starts, and_(starts.c.rule == f.rule, starts.c.started == r.started))
+        .where(*of_rules)
+        .order_by(r.id)
+    )
+    with store.reading() as connection:
+        return {
+            row.rule: Regression(_of_commit(row), _before(connection, row))
+            for row in connection.execute(query).all()
+        }
+
+
+def _before(connection: Connection, first: Any) -> RunOfCommit | None:
+    f, r = findings.c, runs.c
+    in_project = (r.project == first.project, r.started >= EARLIEST_KNOWN)
+    query = select(*_OF_COMMIT).where(*in_project, r.started < first.started)
+    row = connection.execute(query.order_by(r.started.desc()).limit(1)).first()
+    if row is None:
+        return None
+    before = _of_commit(row)
+    same_rule = select(f.rule).where(f.run == row.key, f.rule == first.rule).limit(1)
+    is_other = before.commit not in ("", _of_commit(first).commit)
+    return before if is_other and not connection.execute(same_rule).first() else None
+
+
+def _of_commit(row: Any) -> RunOfCommit:
+    return RunOfCommit(row.id, row.name, str(row.environment.get("commit", "")))
 
 
 def runs_by_rule(store: Store) -> dict[str, int]:
