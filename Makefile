@@ -136,7 +136,7 @@ gallery: $(READY) tools  ## pictures of every page in every state, to be looked 
 	cd tests && ../$(BIN)/python -m gallery.take ../build/gallery $(if $(ONLY),--only '$(ONLY)') \
 		$(if $(THEMES),--themes $(THEMES)) $(if $(WIDTHS),--widths $(WIDTHS))
 
-bench: $(READY) .venvs/peers/.ready build/compiled/.ready  ## what the hooks cost and how fast the service is, beside peers: docs/performance.md; 40 minutes
+bench: $(READY) tools .venvs/peers/.ready build/compiled/.ready  ## what the hooks cost and how fast the service is, beside peers: docs/performance.md; 40 minutes
 	@rm -rf build/bench
 	$(BENCH)step_cost.py --rounds 12 --peers $(PEERS) --json build/bench/10-step-cost.json
 	$(BENCH)norm_cost.py --json build/bench/11-norm.json
@@ -152,6 +152,7 @@ bench: $(READY) .venvs/peers/.ready build/compiled/.ready  ## what the hooks cos
 	$(BENCH)service_evaluation.py --rounds 5 --seconds 10 --json build/bench/22-evaluation.json
 	$(BENCH)service_long_run.py --steps 100000 --runs 2000 --rounds 2 --json build/bench/23-long-run.json
 	$(BENCH)service_peers.py --peers $(PEERS) --long 100000 --json build/bench/24-peers.json
+	$(BENCH)page_loads.py --json build/bench/25-page-loads.json
 	$(BENCH)page.py build/bench docs/performance.md
 
 security: $(READY)  ## bandit on the source; what is left out, and why, is in pyproject.toml

@@ -74,7 +74,9 @@ def below(measure: Measure, limit: float | None) -> Measure:
 
 
 def shown(value: float, unit: str = "") -> str:
-    """Three significant digits; ratios (unit ``x``) with three decimals."""
+    """Three significant digits; ratios (unit ``x``) with three decimals; counts (no unit) whole."""
+    if not unit and math.isfinite(value) and value == int(value):
+        return f"{value:,.0f}"
     if unit == "x" and abs(value) < 10:
         return f"{value:.3f}"
     if not value or not math.isfinite(value):
