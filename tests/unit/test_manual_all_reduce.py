@@ -257,6 +257,34 @@ def test_clipping_by_each_ranks_own_norm_is_divided_out() -> None:
     assert merged.all_reduce_factor == pytest.approx(0.5, rel=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("applied", "reason"),
+    [
+        ([v / 2 + w for v, w in zip(*LEFT, strict=True)], "before the loop combined them"),
+        (LEFT[1], "yet the ranks' gradients are equal when the parameters are updated"),
+    ],
+)
+def test_gradients_that_each_rank_clips_before_they_are_combined_do_not_differ_at_the_step(
+    applied: list[float], reason: str
+) -> None:
+    clips = (Event("clip_norm", after=1, limit=1.0, norm=norm) for norm in (2.0, 0.5))
+    merged = facts(
+        *(
+            record(
+                [term(10, 1 / 10)],
+                samples=Samples(before, applied),
+                events=[clip],
+                post_factor=None,
+                sync="unknown",
+                collectives_after=4,
+            )
+            for before, clip in zip(LEFT, clips, strict=True)
+        )
+    )
+    assert "by another factor" in str(merged.unmeasured)
+    assert reason in str(merged.unmeasured)
+
+
 def early(norms: tuple[float, float] = (1.0, 2.0), after: Any = (SUM, SUM)) -> StepFacts:
     """Two micro-batches; gradients change between them, with the collectives that ran there."""
     ranks = []

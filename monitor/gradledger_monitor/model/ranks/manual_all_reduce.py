@@ -31,14 +31,29 @@ from gradledger_monitor.ingest.schema import Samples, StepRecord
 from gradledger_monitor.model import tolerances
 from gradledger_monitor.model.clipping import clip_coefficient, clipping_of_window
 from gradledger_monitor.model.numbers import number
+from gradledger_monitor.model.ranks.rows import (
+    MIN_COORDINATES,
+    Rows,
+    are_equal,
+    clusters_of,
+    common_scales,
+    count_combined,
+    ratio,
+)
 from gradledger_monitor.model.ranks.weighted_sum import rank_factors
 from gradledger_monitor.model.token_ledger import total
-
-MIN_COORDINATES = 3  # that are not zero: any two numbers have a ratio
 
 UNSEEN = "how the ranks' gradients were combined was not seen"
 # A rank may take its parameters from another one: its own gradient is then of no effect.
 DIFFERENT = "the ranks' gradients differ when the parameters are updated"
+CLIPPED_FIRST = (
+    "each rank clipped its gradients by another factor before the loop combined them, so the "
+    "ranks have different weights"
+)
+CLIPPED_APART = (
+    "each rank clipped by another factor, and yet the ranks' gradients are equal when the "
+    "parameters are updated"
+)
 NO_SUM = "the ranks' gradients were combined, but not as a sum"
 COMBINED_ANEW = "gradients were combined anew on top of combined ones"
 
@@ -56,7 +71,6 @@ OUTSIDE_SCALED = (
 )
 
 RecordsByRank = dict[int, StepRecord]
-Rows = list[list[float]]  # of each rank, its coordinates
 
 
 @dataclass(frozen=True)
@@ -129,7 +143,7 @@ def infer(records: RecordsByRank) -> ManualAllReduce | None:
     averages = result.factor is not None and abs(result.factor * len(rows) - 1) <= tolerance
     if averages if not between else all(abs(each - 1) <= tolerance for each in between):
         return result  # an average of equal gradients leaves them as they are
-    same = bool(between) and _are_equal(between, tolerance)
+    same = bool(between) and are_equal(between, tolerance)
     again, times = (between[0], len(between)) if same else (1.0, 0)
     return ManualAllReduce(reason=COMBINED_ANEW, again=again, times=times)
 
@@ -147,7 +161,7 @@ def model_average(records: RecordsByRank) -> float | None:
     before, after = _values(samples)
     if len({len(values) for values in before + after}) != 1:
         return None
-    if _count_combined(before, after, tolerance) < MIN_COORDINATES:
+    if count_combined(before, after, tolerance) < MIN_COORDINATES:
         return None
     factor = _fit(list(records), samples, [1.0] * len(rows), tolerance).factor
     return None if factor is None else factor * len(rows)
@@ -225,14 +239,14 @@ def _fit_outside(rows: Sequence[StepRecord]) -> tuple[float, float | None] | str
         return "the sampled gradients are not finite"
     tolerance = _tolerance(rows)
     columns = range(len(after[0]))
-    equal = [i for i in columns if _are_equal([row[i] for row in after], tolerance)]
+    equal = [i for i in columns if are_equal([row[i] for row in after], tolerance)]
     if len(equal) < len(columns) and not rows[0].sharded:
         return OUTSIDE_DIFFERENT
     outside = [i for i in equal if len({row[i] for row in before}) > 1]
     wrapped = [i for i in columns if i not in outside]
     of_all_ranks = [value for row in after for value in _at(wrapped, row)]
     own_before = [value for row in before for value in _at(wrapped, row)]
-    factor = _ratio(of_all_ranks, own_before, tolerance)
+    factor = ratio(of_all_ranks, own_before, tolerance)
     if factor is None or len(outside) < MIN_COORDINATES:
         return OUTSIDE_UNSEEN
     own = [_at(outside, row) for row in before]
@@ -276,7 +290,7 @@ def norms_differ(rows: Iterable[StepRecord]) -> bool:
     """Whether the gradients' norms, before clipping, are known on all ranks and differ."""
     norms = [_norm(record) for record in rows]
     finite = [norm for norm in norms if norm is not None and math.isfinite(norm)]
-    return len(finite) == len(norms) and not _are_equal(finite, tolerances.NORM)
+    return len(finite) == len(norms) and not are_equal(finite, tolerances.NORM)
 
 
 def _norm(record: StepRecord) -> float | None:
@@ -319,7 +333,7 @@ def _combined_early(rows: Sequence[StepRecord]) -> int:
     tolerance = _tolerance(rows)
     for index in reversed(range(1, min(len(r.micro_batches) for r in rows))):
         equalised = _equalised_before(rows, index, tolerance)
-        if equalised and _count_combined(*equalised, tolerance) >= MIN_COORDINATES:
+        if equalised and count_combined(*equalised, tolerance) >= MIN_COORDINATES:
             return index
     return 0
 
@@ -335,7 +349,7 @@ def _equalised_before(
     before, after = _values(samples)
     if len(samples) < len(rows) or len({len(values) for values in before + after}) != 1:
         return None
-    equal = all(_are_equal(each, tolerance) for each in zip(*after, strict=True))
+    equal = all(are_equal(each, tolerance) for each in zip(*after, strict=True))
     return (before, after) if equal else None
 
 
@@ -373,10 +387,14 @@ def _fit(
         return ManualAllReduce(reason="the ranks sampled different gradients")
     if not all(math.isfinite(v) for values in after_backward + at_step for v in values):
         return ManualAllReduce(reason="the sampled gradients are not finite")
-    pairs = zip(at_step, clippings, strict=True)
-    at_step = [[value / clipping for value in values] for values, clipping in pairs]
-    if not all(_are_equal(coordinate, tolerance) for coordinate in zip(*at_step, strict=True)):
-        return _difference(ranks, after_backward, at_step, tolerance)
+    applied = [[v / c for v in values] for values, c in zip(at_step, clippings, strict=True)]
+    if not _equal_rows(applied, tolerance):
+        if _equal_rows(at_step, tolerance) and any(at_step[0]):
+            clipped = [[v * c for v in x] for x, c in zip(after_backward, clippings, strict=True)]
+            fits = sum_of(clipped, at_step[0], tolerance).factor is not None
+            return ManualAllReduce(reason=CLIPPED_FIRST if fits else CLIPPED_APART)
+        return _difference(ranks, after_backward, applied, tolerance)
+    at_step = applied
     result = sum_of(after_backward, at_step[0], tolerance)
     if result.reason == NO_SUM:
         factors = rank_factors(after_backward, at_step[0], tolerance, MIN_COORDINATES)
@@ -384,81 +402,26 @@ def _fit(
     return result
 
 
+def _equal_rows(rows: Rows, tolerance: float) -> bool:
+    """Whether all ranks have the same coordinates."""
+    return all(are_equal(coordinate, tolerance) for coordinate in zip(*rows, strict=True))
+
+
 def _difference(ranks: list[int], before: Rows, applied: Rows, tolerance: float) -> ManualAllReduce:
     """How the ranks combined their gradients, if they did, although they step on different ones."""
-    scales, combined = _common_scales(before, applied, tolerance)
+    scales, combined = common_scales(before, applied, tolerance)
     if combined and combined < sum(map(any, zip(*applied, strict=True))):
-        scaled = not _are_equal(scales, tolerance)
+        scaled = not are_equal(scales, tolerance)
         return ManualAllReduce(reason=DIFFERENT, partly=True, scales=scales if scaled else ())
     if combined and sum_of(before, applied[0], tolerance).factor is not None:
         return ManualAllReduce(reason=DIFFERENT, scales=scales)
-    clusters = _clusters(applied, tolerance)
+    clusters = clusters_of(applied, tolerance)
     shared = [cluster for cluster in clusters if len(cluster) > 1]
     sums = [sum_of([before[i] for i in c], applied[c[0]], tolerance) for c in shared]
     if sums and len(clusters) > 1 and all(each.factor is not None for each in sums):
         groups = tuple(tuple(ranks[i] for i in cluster) for cluster in clusters)
         return ManualAllReduce(reason=DIFFERENT, groups=groups)
     return ManualAllReduce(reason=DIFFERENT)
-
-
-def _common_scales(before: Rows, after: Rows, tolerance: float) -> tuple[tuple[float, ...], int]:
-    """The number of coordinates at which the ranks hold one value, up to a factor of each rank.
-
-    And those factors, relative to the first rank; of the largest set of such coordinates. A set
-    whose values were in one ratio before, too, shows no combination.
-    """
-    best: tuple[tuple[float, ...], int] = ((), 0)
-    columns = [c for c in zip(*after, strict=True) if all(c)]
-    for column in columns:
-        scales = tuple(value / column[0] for value in column)
-        members = [
-            index
-            for index, values in enumerate(zip(*after, strict=True))
-            if all(values)
-            and all(
-                abs(v - s * values[0]) <= tolerance * abs(v)
-                for v, s in zip(values, scales, strict=True)
-            )
-        ]
-        if len(members) > max(best[1], MIN_COORDINATES - 1):
-            rows = [[row[index] for index in members] for row in before]
-            if any(_ratio(row, rows[0], tolerance) is None for row in rows):
-                best = scales, len(members)
-    return best
-
-
-def _count_combined(before: Rows, after: Rows, tolerance: float) -> int:
-    """Coordinates that differed between the ranks, and are equal afterwards but not zero."""
-    columns = zip(zip(*before, strict=True), zip(*after, strict=True), strict=True)
-    return sum(
-        any(b) and _are_equal(b, tolerance) and not _are_equal(a, tolerance) for a, b in columns
-    )
-
-
-def _clusters(rows: Rows, tolerance: float) -> list[list[int]]:
-    """The rows by their index; those that are multiples of each other are together."""
-    clusters: list[list[int]] = []
-    for index, row in enumerate(rows):
-        for cluster in clusters:
-            if _ratio(row, rows[cluster[0]], tolerance) is not None:
-                cluster.append(index)
-                break
-        else:
-            clusters.append([index])
-    return clusters
-
-
-def _ratio(values: list[float], reference: list[float], tolerance: float) -> float | None:
-    """The one number by which ``reference`` is multiplied in ``values``; None if there is none."""
-    pairs = list(zip(values, reference, strict=True))
-    ratios = [v / r for v, r in pairs if r]
-    if len(ratios) < MIN_COORDINATES or not ratios[0] or any(v and not r for v, r in pairs):
-        return None
-    return ratios[0] if _are_equal(ratios, tolerance) else None
-
-
-def _are_equal(values: Sequence[float], tolerance: float) -> bool:
-    return max(values) - min(values) <= tolerance * max(map(abs, values))
 
 
 def sum_of(before: Rows, applied: list[float], tolerance: float) -> ManualAllReduce:
