@@ -88,6 +88,7 @@ class Collectives(Observer):
         # a module may hold plain tensors in their place.
         self._fsdp: weakref.WeakKeyDictionary[Any, frozenset[int]] = weakref.WeakKeyDictionary()
         self._fsdp2 = False  # whether FSDP2 has run a backward
+        self._held = fsdp2.HeldGradients()
         self._local = LocalGradients(type(self).__name__)
         # By module that is not imported yet: class, method and wrapper.
         self._pending_patches: dict[str, tuple[str, str, Any]] = {
@@ -125,6 +126,7 @@ class Collectives(Observer):
         """Forget the stale decisions and sequence numbers from before the pause."""
         super().resume(windows)
         self._thread = _ThreadCounts()
+        self._held.clear()
 
     def _patch_fsdp(self) -> None:
         """Patch FSDP once the script has imported it: that is after ``install``."""
@@ -197,6 +199,7 @@ class Collectives(Observer):
         if not self._fsdp2:
             self._fsdp2 = True
             self._constant_fields.clear()
+        self._held.note(group)
         micro_batch = self._backwards.current()
         if micro_batch is None:
             return
@@ -220,6 +223,7 @@ class Collectives(Observer):
         """Read the sequence numbers before backward."""
         if len(sys.modules) != self._module_count:
             self._patch_fsdp()
+        self._held.check(micro_batch.marked_windows)
         number, last = sequence_number(), self._thread.after_backward
         micro_batch.collectives_before = number
         if self._has_wrapper:
@@ -272,6 +276,7 @@ class Collectives(Observer):
         if any(_is_hybrid(module) for module in self._fsdp):
             step.missing["norm"] = "FSDP's hybrid sharding: several ranks hold each part"
         step.fields["sync"] = self._sync(step)
+        self._held.add_to(step, window)
         fsdp2.describe(step)
         sizes = self._apart.get(id(window))
         if sizes is not None and (step.fields["sync"] == "averaged" or not sizes):

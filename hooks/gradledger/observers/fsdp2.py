@@ -7,10 +7,14 @@ averages unless the script sets a factor (``set_gradient_divide_factor``; torcht
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakKeyDictionary, WeakSet
 
-from gradledger.capture.open_records import OpenStep
+from gradledger.capture.open_records import CountedMicroBatch, OpenStep
+
+if TYPE_CHECKING:
+    from gradledger.capture.windows import OptimizerWindow
 
 MODULE = "torch.distributed.fsdp._fully_shard._fsdp_param_group"
 CUSTOM = (
@@ -25,6 +29,12 @@ OLD_FACTOR = (
 ONE_SHARD = (
     "FSDP's divide factor is not known to be applied once where each rank holds all parameters: "
     "use set_gradient_divide_factor(1), and divide the loss"
+)
+
+MAX_HELD = 64  # micro-batches, for a loop that never reduces
+MANY_HELD = (
+    "FSDP adds the gradients of earlier windows, which it had not reduced, to those of this one: "
+    f"more than {MAX_HELD} micro-batches"
 )
 
 
@@ -89,3 +99,63 @@ def describe(step: OpenStep) -> None:
     divisors = {reduction.divisor for reduction in reductions}
     if divisors - {most}:
         step.fields["divisors"] = sorted(divisors)
+
+
+class HeldGradients:
+    """Gradients that FSDP2 has not reduced when the optimizer steps: it adds them to later ones.
+
+    The window in which they are reduced has their micro-batches, too.
+    """
+
+    def __init__(self) -> None:
+        self._groups: WeakSet[Any] = WeakSet()  # that did not reduce in their latest backward
+        self._micro_batches: WeakKeyDictionary[OptimizerWindow, list[CountedMicroBatch]] = (
+            WeakKeyDictionary()
+        )
+
+    def note(self, group: Any) -> None:
+        """The latest backward of a parameter group."""
+        if reduces(group):
+            self._groups.discard(group)
+        else:
+            self._groups.add(group)
+
+    def check(self, windows: Iterable[OptimizerWindow]) -> None:
+        """Forget the micro-batches whose gradients the script has discarded since the step."""
+        for window in windows if self._micro_batches else ():
+            held = () if window.micro_batches else self._micro_batches.get(window, ())
+            hidden = {i for counted in held for i in counted.micro_batch.hidden_parameters}
+            if held and not any(_holds_gradients(group, hidden) for group in self._groups):
+                del self._micro_batches[window]
+
+    def add_to(self, step: OpenStep, window: OptimizerWindow) -> None:
+        """Add the micro-batches of earlier windows to the window that reduces their gradients."""
+        own = step.micro_batches
+        held = self._micro_batches.pop(window, [])
+        decisions = {counted.micro_batch.wrapper for counted in own}
+        if decisions == {"no_sync"} or (held and not own):
+            self._micro_batches[window] = [*held, *own][: MAX_HELD + 1]
+        elif held and len(held) <= MAX_HELD:
+            own[0].fresh, own[0].sample_before = False, None
+            step.micro_batches = [*held, *own]
+            for event in step.events:
+                event.after += len(held)
+        elif held:
+            step.missing["sync"] = MANY_HELD
+
+    def clear(self) -> None:
+        """Forget all: steps were skipped."""
+        self._micro_batches.clear()
+
+
+def _holds_gradients(group: Any, parameters: set[int]) -> bool:
+    """Whether a group with some of these parameters (by id) has gradients outside ``.grad``."""
+    if not any(id(each.sharded_param) in parameters for each in group.fsdp_params):
+        return False
+    if getattr(group, "_partial_reduce_output", None) is not None:  # of hybrid sharding
+        return True
+    return any(
+        getattr(each, "unsharded_accumulated_grad", None) is not None
+        or getattr(getattr(each, "_unsharded_param", None), "grad", None) is not None
+        for each in group.fsdp_params
+    )

@@ -6,8 +6,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
+from gradledger.capture.open_parts import OpenEvent
 from gradledger.capture.open_records import CountedMicroBatch, OpenMicroBatch, OpenStep
+from gradledger.capture.windows import OptimizerWindow
 from gradledger.observers import fsdp2
 from gradledger.observers.fsdp2 import Reduction
 
@@ -90,3 +93,52 @@ def test_an_unknown_divisor_leaves_the_reduction_open() -> None:
     step = step_with(Reduction(4, 4), Reduction(4, 0, "a reason"))
     assert step.missing == {"sync": "a reason", "divisors": "a reason"}
     assert "divisors" not in step.fields
+
+
+class Unreduced:
+    """A parameter group that has not reduced the gradient of its only parameter."""
+
+    def __init__(self, parameter: Any) -> None:
+        self.mesh_info, self.reduce_grads = SimpleNamespace(**SHARDS), False
+        unsharded = SimpleNamespace(grad=torch.ones(2))
+        self.fsdp_params = [SimpleNamespace(sharded_param=parameter, _unsharded_param=unsharded)]
+
+
+def stepped(held: fsdp2.HeldGradients, window: OptimizerWindow, *decisions: str) -> OpenStep:
+    """The next window of an optimizer, of micro-batches with these decisions of FSDP2."""
+    hidden = frozenset(map(id, window.parameters()))
+    counted = [
+        CountedMicroBatch(OpenMicroBatch(number, wrapper=each, hidden_parameters=hidden), True)
+        for number, each in enumerate(decisions)
+    ]
+    held.check([window])
+    step = OpenStep(0, 1, 1.0, counted, [OpenEvent("clip_norm", after=len(counted))])
+    held.add_to(step, window)
+    return step
+
+
+@pytest.mark.parametrize(
+    ("discarded", "windows", "expected"),
+    [(False, 1, [True, None, False]), (True, 1, [True]), (False, 40, None)],
+)
+def test_a_window_that_is_reduced_has_the_micro_batches_of_those_before_that_were_not(
+    discarded: bool, windows: int, expected: list[bool] | None
+) -> None:
+    parameter = torch.nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([parameter])
+    window, held = OptimizerWindow(optimizer), fsdp2.HeldGradients()
+    group = Unreduced(parameter)
+    held.note(group)
+    for _ in range(windows):
+        step = stepped(held, window, "no_sync", "no_sync")
+        assert len(step.micro_batches) == 2
+        step.micro_batches[1].fresh = None
+    if discarded:
+        group.fsdp_params[0]._unsharded_param.grad = None
+    step = stepped(held, window, "sync")
+    if expected is None:
+        assert "more than 64 micro-batches" in step.missing["sync"]
+    else:
+        assert [counted.fresh for counted in step.micro_batches] == expected
+        assert [event.after for event in step.events] == [len(expected)]
+    assert len(stepped(held, window, "sync").micro_batches) == 1  # they are added once

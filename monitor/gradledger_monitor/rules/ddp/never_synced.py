@@ -43,7 +43,8 @@ class NeverSynced(Rule):
 
     Under DDP, each rank trains a separate model on its share of the data. Usually only one of them
     is saved, and the data and the time of the other ranks are lost. FSDP2 keeps gradients that it
-    has not reduced outside ``.grad``: the optimizer steps without them.
+    has not reduced outside ``.grad``: the optimizer steps without them, and a later window that is
+    reduced has them, too.
 
     **What to do**
 
@@ -65,6 +66,9 @@ class NeverSynced(Rule):
         *("ddp.replica_drift", "ddp.uneven_microbatches", "norm.*", "loss.*"),
         *("reduction.world_size", "reduction.wrong_denominator", "reduction.balance_off"),
     )
+
+    # what FSDP2 adds to a later window; a mistake in the loss itself shows in the first one, too
+    inhibits_later = ("reduction.*",)
 
     precondition = SEVERAL_RANKS
 
@@ -116,7 +120,8 @@ def _not_reduced(facts: StepFacts) -> Outcome:
         f"None of the {counted(facts.micro_batches, 'micro-batch')} of this window synchronises: "
         "set_requires_gradient_sync(False) or, for hybrid sharding, set_requires_all_reduce(False) "
         "holds for all of them. Their gradients stay in buffers outside .grad"
-        + (", so the optimizer has none to apply." if facts.record.empty else "."),
+        + (", so the optimizer has none to apply" if facts.record.empty else "")
+        + "; FSDP adds them to those of the next window that it reduces.",
         FIX_FSDP2,
         ranks=facts.run.world_size,
         micro_batches=facts.micro_batches,
