@@ -302,6 +302,36 @@ def test_gradients_combined_before_the_last_backward_are_named_and_leave_no_ledg
     assert accused(judged([merged])).keys() == {"ddp.wrong_microbatch_synced"}
 
 
+def early_in_hooks(*applied: list[float], **more: Any) -> StepFacts:
+    """Hooks average in the first of two backwards; what the ranks step on then."""
+    ranks = []
+    for before, after in zip(LEFT, applied, strict=True):
+        fields: dict[str, Any] = {"sync": "unknown", "post_factor": None, "before_hooks": True}
+        one = record([term(10, 1 / 20)] * 2, samples=Samples(before, after), **fields | more)
+        one.micro_batches[0].collectives = 4
+        one.micro_batches[1].samples = Samples(before, scaled(0.5))
+        ranks.append(one)
+    return facts(*ranks)
+
+
+def test_hooks_that_combine_gradients_before_the_last_backward_alone_are_named() -> None:
+    merged = early_in_hooks(*LEFT)
+    assert merged.all_reduce is not None and merged.all_reduce.early == 1
+    assert accused(judged([merged])).keys() == {"ddp.wrong_microbatch_synced"}
+    communicates = early_in_hooks(*LEFT, collectives_after=4)  # it may still combine them
+    assert judged([communicates]).findings == []
+    assert judged([communicates]).coverage["ddp.wrong_microbatch_synced"].startswith("not_measured")
+
+
+def test_gradients_that_are_combined_several_times_to_the_same_effect_are_information() -> None:
+    both = scaled(0.5), scaled(0.5)
+    (finding,) = judged([early_in_hooks(*both, own_sums=True)]).findings
+    assert (finding.rule, finding.severity) == ("ddp.missing_no_sync", "info")
+    assert finding.title == "Gradients are combined 2 times per step"
+    uneven = [4.0, 1.0, 0.25, 0.0]
+    assert "combined anew" in str(early_in_hooks(uneven, uneven).unmeasured)
+
+
 @pytest.mark.parametrize(("between", "is_found"), [(1.0, True), (0.5, False)])
 def test_sums_after_each_backward_are_no_average_though_the_ranks_divide_them_once(
     between: float, is_found: bool
@@ -316,8 +346,8 @@ def test_sums_after_each_backward_are_no_average_though_the_ranks_divide_them_on
         one = record([term(10, 1 / 20)] * 2, samples=Samples(after, average), **fields)
         one.micro_batches[1].samples = Samples(before, combined)
         ranks.append(one)
-    found = accused(judged([facts(*ranks)])).keys()
-    assert ("ddp.missing_no_sync" in found) is is_found
+    (finding,) = judged([facts(*ranks)]).findings
+    assert (finding.rule, finding.severity == "error") == ("ddp.missing_no_sync", is_found)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import sys
 import weakref
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -180,3 +181,15 @@ def left_open_record(step: Any) -> StepRecord:
     record.skipped, record.code = True, step.code()
     record.missing = dict.fromkeys(("post_factor", *step.facts), NO_STEP)
     return record
+
+
+def root_of_squares(values: Iterable[float]) -> float:
+    """The norm of several parts, from the norms of each."""
+    return math.sqrt(sum(v * v for v in values))
+
+
+def clip_coefficient(clip: Event) -> float:
+    """The factor of ``clip_grad_norm_``: min(1, max_norm / (norm + 1e-6))."""
+    if clip.norm is None or clip.limit is None:
+        return 1.0
+    return min(1.0, clip.limit / (clip.norm + 1e-6))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,7 +24,9 @@ from gradledger.capture.open_parts import (
     OpenReplaced,
     OpenScaler,
     OpenUpdate,
+    clip_coefficient,
     left_open_record,
+    root_of_squares,
     value_of,
     was_clipped,
 )
@@ -132,6 +134,8 @@ class CountedMicroBatch:
     fresh: bool | None = None
     sample_before: Deferred | None = None
     sample_after: Deferred | None = None  # when the backward had ended
+    # the gradients of this rank alone then, if hooks may have combined them in the backward
+    sample_own: Deferred | None = None
     half: bool = False  # the sample is of gradients in half precision
     norms: Deferred | None = None  # of the gradients then, if no optimizer holds the parameters
     returned: bool = False  # by ``torch.autograd.grad``, and not added to ``.grad``
@@ -154,7 +158,7 @@ class CountedMicroBatch:
     def deferred(self) -> Iterator[Deferred]:
         """The values that are read later."""
         yield from self.micro_batch.deferred()
-        yield from present(self.sample_before, self.sample_after, self.norms)
+        yield from present(self.sample_before, self.sample_after, self.sample_own, self.norms)
 
 
 @dataclass
@@ -289,9 +293,12 @@ class OpenStep:
         called = {event.after for event in self.events}
         for index, (last, counted) in enumerate(itertools.pairwise(self.micro_batches), 1):
             before, after = last.sample_after, counted.sample_before
+            if last.sample_own is not None:
+                before, after = last.sample_own, after or before
             if before is None or after is None:
                 continue
-            sent, combined = record.micro_batches[index], counted.micro_batch.collectives_between
+            sent = record.micro_batches[index]
+            combined = counted.micro_batch.collectives_between or last.sample_own is not None
             then, now = before.values(), after.values()
             shown = combined or index in called
             factor = gradient_probe.common_factor(then, now, tolerance)
@@ -405,9 +412,9 @@ class OpenStep:
             groups = sorted({group for group, _ in norms})
             if len(groups) > 1:
                 record.group_norms = [
-                    _root_of_squares(n for g, n in norms if g == group) for group in groups
+                    root_of_squares(n for g, n in norms if g == group) for group in groups
                 ]
-            record.norm = _root_of_squares(norm for _, norm in norms)
+            record.norm = root_of_squares(norm for _, norm in norms)
             return
         clips = [c for c in record.events if c.op == "clip_norm" and c.norm is not None]
         if clips and self.clip_gives_norm():
@@ -456,7 +463,7 @@ class OpenStep:
         record.nonfinite = sum(1 for each in norms for norm in each if norm - norm != 0)
         cleared = any(counted.was_fresh() for counted in self.micro_batches[1:])
         if record.norm is None and record.post_factor is not None and not cleared:
-            record.norm = _root_of_squares(norms[-1]) * abs(record.post_factor)
+            record.norm = root_of_squares(norms[-1]) * abs(record.post_factor)
             record.missing.pop("norm", None)
 
     def _measure_step_size(self, record: StepRecord, precision: float) -> None:
@@ -487,14 +494,3 @@ class OpenStep:
 def _digits(value: float) -> float:
     """Four digits are enough for shares of a sum."""
     return float(f"{value:.4g}")
-
-
-def _root_of_squares(values: Iterable[float]) -> float:
-    return math.sqrt(sum(v * v for v in values))
-
-
-def clip_coefficient(clip: Event) -> float:
-    """The factor of ``clip_grad_norm_``: min(1, max_norm / (norm + 1e-6))."""
-    if clip.norm is None or clip.limit is None:
-        return 1.0
-    return min(1.0, clip.limit / (clip.norm + 1e-6))

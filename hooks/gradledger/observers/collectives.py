@@ -256,6 +256,8 @@ class Collectives(Observer):
                 self._local.watch(window, self.on_failure)
         elif micro_batch.collectives and not (self._has_wrapper or self._fsdp2):
             for window in reached:
+                if window.micro_batches:
+                    window.micro_batches[-1].sample_own = self._local.so_far(window)
                 self._local.watch_arriving(window, self.on_failure)
 
     def step_begins(self, step: OpenStep, window: OptimizerWindow) -> None:

@@ -5,8 +5,9 @@ of these two copies is the post-backward factor ``a_r``: unscaling, scaling by h
 multiplied.
 
 A loop without a data-parallel wrapper may combine the gradients of the ranks before its last
-backward. If collectives ran between two backwards, another copy is taken when the second begins: an
-all-reduce does not change the version of a tensor, so that version marks cannot show it.
+backward. If collectives ran between two backwards, or inside the first (one may still run when it
+ends), another copy is taken when the second begins: an all-reduce does not change the version of a
+tensor, so that version marks cannot show it.
 """
 
 from __future__ import annotations
@@ -32,10 +33,12 @@ class GradientSample(Observer):
 
     def backward_begins(self, micro_batch: OpenMicroBatch, roots: tuple[Any, ...]) -> None:
         """Sample gradients that collectives may have combined since the last backward."""
-        if not micro_batch.collectives_between:
-            return
+        between = bool(micro_batch.collectives_between)
         for window in micro_batch.marked_windows:
-            if window.micro_batches and window.fresh is False and not window.hidden_gradients:
+            last = window.micro_batches[-1] if window.micro_batches else None
+            if last is None or window.fresh is not False or window.hidden_gradients:
+                continue
+            if between or last.sample_own is not None:
                 window.sample_before = window.sample()
 
     def backward_ends(self, micro_batch: OpenMicroBatch, reached: list[OptimizerWindow]) -> None:

@@ -85,8 +85,18 @@ class LocalGradients:
         """
         self.from_begin = window in self._watched
         self._watched.add(window)
+        copies = self._of_present(window)
+        for parameter in window.probed_parameters:
+            self._copies.pop(parameter, None)
+        return copies
+
+    def so_far(self, window: OptimizerWindow) -> Deferred | None:
+        """The same inside a window; None, too, if not all of its backwards were watched."""
+        return self._of_present(window) if window in self._watched else None
+
+    def _of_present(self, window: OptimizerWindow) -> Deferred | None:
         present = [p for p in window.probed_parameters if p.grad is not None]
-        copies = [self._copies.pop(p) for p in present if p in self._copies]
+        copies = [self._copies[p] for p in present if p in self._copies]
         return gradient_probe.copy_coordinates(copies) if len(copies) == len(present) else None
 
     def release(self) -> None:

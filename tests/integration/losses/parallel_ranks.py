@@ -58,12 +58,12 @@ def by_hand(model: nn.Module, data: list[Batches], right: bool) -> Any:
         optimizer.zero_grad()
 
 
-def parameter_hooks(model: nn.Module, data: list[Batches], right: bool) -> Any:
-    """A hook of each parameter adds up its gradient over the ranks, in the last backward."""
-    last = False
+def _in_hooks(model: nn.Module, data: list[Batches], right: bool, chosen: slice) -> None:
+    """Hooks of the parameters average their gradients, in the chosen backwards of each window."""
+    combines = False
 
     def combine(parameter: Tensor) -> None:
-        if last and parameter.grad is not None:
+        if combines and parameter.grad is not None:
             dist.all_reduce(parameter.grad)
             parameter.grad /= RANKS
 
@@ -71,11 +71,27 @@ def parameter_hooks(model: nn.Module, data: list[Batches], right: bool) -> Any:
         parameter.register_post_accumulate_grad_hook(combine)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for window in data:
+        indices = range(len(window))
         for index, batch in enumerate(window):
-            last = index == len(window) - 1
+            combines = index in indices[chosen]
             _loss(model, batch, window, right).backward()
         optimizer.step()
         optimizer.zero_grad()
+
+
+def parameter_hooks(model: nn.Module, data: list[Batches], right: bool) -> Any:
+    """A hook of each parameter averages its gradient over the ranks, in the last backward."""
+    _in_hooks(model, data, right, slice(-1, None))
+
+
+def hooks_each_time(model: nn.Module, data: list[Batches], right: bool) -> Any:
+    """The same in every backward."""
+    _in_hooks(model, data, right, slice(None))
+
+
+def hooks_too_early(model: nn.Module, data: list[Batches], right: bool) -> Any:
+    """The same in the first backward alone."""
+    _in_hooks(model, data, right, slice(1))
 
 
 def comm_hook(model: nn.Module, data: list[Batches], right: bool) -> Any:
@@ -138,7 +154,7 @@ def fsdp1(model: nn.Module, data: list[Batches], right: bool) -> Any:
         optimizer.zero_grad()
 
 
-LOOPS: list[Loop] = [by_hand, parameter_hooks, comm_hook, fsdp1]
+LOOPS: list[Loop] = [by_hand, parameter_hooks, hooks_each_time, hooks_too_early, comm_hook, fsdp1]
 if not older_than(FSDP2_ON_A_CPU):
     LOOPS += [fsdp2, hsdp]
 

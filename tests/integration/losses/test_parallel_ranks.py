@@ -33,7 +33,13 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[RankResults]:
 
 
 @pytest.mark.parametrize("right", [True, False])
-@pytest.mark.parametrize("name", ["by_hand", "parameter_hooks", "comm_hook", FSDP2, HSDP, "fsdp1"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("by_hand", "parameter_hooks", "hooks_each_time", "hooks_too_early"),
+        *("comm_hook", FSDP2, HSDP, "fsdp1"),
+    ],
+)
 def test_training_ends_in_the_same_bits(ranks: list[RankResults], name: str, right: bool) -> None:
     for results in ranks:
         loop = results[name, right]
@@ -66,6 +72,14 @@ def test_there_is_no_false_finding_where_the_combining_is_not_observed(
 def test_an_all_reduce_in_hooks_of_the_parameters_is_evaluated(ranks: list[RankResults]) -> None:
     assert _answer(ranks, "parameter_hooks", True) == ({}, "balanced")
     assert _answer(ranks, "parameter_hooks", False)[0].keys() == {UNEQUAL}
+
+
+def test_hooks_that_combine_too_often_or_too_early_are_named(ranks: list[RankResults]) -> None:
+    too_often, verdict = _answer(ranks, "hooks_each_time", True)
+    assert (too_often, verdict) == ({"ddp.missing_no_sync": 2}, "balanced")
+    too_early = _answer(ranks, "hooks_too_early", True)[0]
+    assert too_early.keys() >= {"ddp.wrong_microbatch_synced"}
+    assert "ddp.missing_no_sync" not in too_early
 
 
 @pytest.mark.parametrize("name", ["comm_hook", FSDP2, HSDP, "fsdp1"])

@@ -55,6 +55,10 @@ CLIPPED_APART = (
     "parameters are updated"
 )
 NO_SUM = "the ranks' gradients were combined, but not as a sum"
+SEVERAL = (
+    "the loop communicates in several backwards of a window, and what the ranks step on is no sum "
+    "of their last gradients"
+)
 COMBINED_ANEW = "gradients were combined anew on top of combined ones"
 
 # Of parameters outside the wrapper, where the loop communicates after backward.
@@ -94,6 +98,7 @@ class ManualAllReduce:
     # what each time multiplied these, and how often.
     again: float = 1.0
     times: int = 0
+    repeats: int = 0  # how often they were combined before the last time, without any effect
     partly: bool = False  # some coordinates were combined, and others were not
     moved: bool = False  # of gradients that the loop keeps in its own buffers until the step
     rounded: bool = False  # up to the errors of fp16 or bf16: the loop sends gradients in these
@@ -137,15 +142,35 @@ def infer(records: RecordsByRank) -> ManualAllReduce | None:
         rough = _fit(list(records), samples, clippings, tolerances.SAMPLE_HALF)
         if rough.factor is not None:
             result, tolerance = dataclasses.replace(rough, rounded=True), tolerances.SAMPLE_HALF
-    if not result.is_known or not (early or any(map(_synced_twice, rows))):
+    if not result.is_known:
+        return _unknown_after_early(result, rows, early)
+    if all(r.own_sums for r in rows):  # one sum of what each rank has computed: nothing is anew
+        return dataclasses.replace(result, repeats=_count_early(rows))
+    if not early and not any(map(_synced_twice, rows)):
         return result
     between = [] if result.factor is None else _factors_between(rows, tolerance)
     averages = result.factor is not None and abs(result.factor * len(rows) - 1) <= tolerance
     if averages if not between else all(abs(each - 1) <= tolerance for each in between):
-        return result  # an average of equal gradients leaves them as they are
+        # an average of equal gradients leaves them as they are
+        return dataclasses.replace(result, repeats=_count_early(rows))
     same = bool(between) and are_equal(between, tolerance)
     again, times = (between[0], len(between)) if same else (1.0, 0)
     return ManualAllReduce(reason=COMBINED_ANEW, again=again, times=times)
+
+
+def _unknown_after_early(
+    result: ManualAllReduce, rows: Sequence[StepRecord], early: int
+) -> ManualAllReduce:
+    """What an all-reduce after an early micro-batch shows of gradients that are no sum at last."""
+    if any(r.wrapper for r in rows):
+        return result
+    if result.reason == NO_SUM and (early or any(map(_synced_twice, rows))):
+        return ManualAllReduce(reason=COMBINED_ANEW if early else SEVERAL)
+    later = (m.collectives for r in rows for m in r.micro_batches[early:])
+    communicates = any(later) or any(r.collectives_after for r in rows)
+    if early and not communicates and result == ManualAllReduce(reason=DIFFERENT):
+        return dataclasses.replace(result, early=early)
+    return result
 
 
 def model_average(records: RecordsByRank) -> float | None:
@@ -330,12 +355,19 @@ def _combined_early(rows: Sequence[StepRecord]) -> int:
 
     Only if the ranks' own gradients were different before: equal ones need no all-reduce.
     """
+    last = min(len(r.micro_batches) for r in rows)
+    return next((i for i in reversed(range(1, last)) if _combines_before(rows, i)), 0)
+
+
+def _count_early(rows: Sequence[StepRecord]) -> int:
+    """How often the gradients were combined before the last backward had ended."""
+    return sum(_combines_before(rows, i) for i in range(1, min(len(r.micro_batches) for r in rows)))
+
+
+def _combines_before(rows: Sequence[StepRecord], index: int) -> bool:
     tolerance = _tolerance(rows)
-    for index in reversed(range(1, min(len(r.micro_batches) for r in rows))):
-        equalised = _equalised_before(rows, index, tolerance)
-        if equalised and count_combined(*equalised, tolerance) >= MIN_COORDINATES:
-            return index
-    return 0
+    equalised = _equalised_before(rows, index, tolerance)
+    return bool(equalised and count_combined(*equalised, tolerance) >= MIN_COORDINATES)
 
 
 def _equalised_before(

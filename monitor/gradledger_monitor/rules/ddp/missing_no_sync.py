@@ -8,7 +8,7 @@ from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.ddp.common import SEVERAL_RANKS, synced
 from gradledger_monitor.rules.ddp.wrong_microbatch_synced import FIX_BY_HAND
 from gradledger_monitor.rules.number_text import data_size, significant
-from gradledger_monitor.rules.rule import OK, Rule, Window, counted, finding
+from gradledger_monitor.rules.rule import OK, Rule, Window, counted, finding, not_measured
 
 FIX = """\
 # with DDP(static_graph=True), synchronise the whole first window: no_sync() raises an error there
@@ -43,7 +43,8 @@ class MissingNoSync(Rule):
 
     K = 1; the first window, in which DDP rebuilds its buckets; one rank. Under FSDP,
     synchronising each time saves memory, so the finding is information; so it is where backward
-    runs once for each of several tasks, or for real and fake data.
+    runs once for each of several tasks, or for real and fake data, and where a loop without a
+    wrapper combines gradients after each backward, to the same effect.
 
     **Incidents**
 
@@ -60,7 +61,11 @@ class MissingNoSync(Rule):
         record = facts.record
         if facts.all_reduce is not None and facts.all_reduce.times:
             return _added_again(facts, facts.all_reduce)
-        if facts.micro_batches < 2 or facts.step == 1:
+        if facts.micro_batches < 2:
+            return OK
+        if record.wrapper is None and facts.all_reduce is not None:
+            return _by_hand(facts, facts.all_reduce)
+        if facts.step == 1:
             return OK
         synchronised = [index for index, m in facts.applied if synced(record, m)]
         if len(synchronised) < 2 or synchronised[-1] != len(record.micro_batches) - 1:
@@ -100,6 +105,26 @@ def _added_again(facts: StepFacts, all_reduce: ManualAllReduce) -> Outcome:
         FIX_BY_HAND,
         synchronisations=times + 1,
         relative_weight=round(all_reduce.again**times, 6),
+        micro_batches=facts.micro_batches,
+    )
+
+
+def _by_hand(facts: StepFacts, all_reduce: ManualAllReduce) -> Outcome:
+    """The loop combines the gradients itself; more often than once costs time alone."""
+    if not all_reduce.is_combined:
+        return not_measured(all_reduce.reason)
+    repeats = all_reduce.repeats
+    if not repeats:
+        return OK
+    return finding(
+        "info",
+        f"Gradients are combined {repeats + 1} times per step",
+        f"The loop combined the gradients of all ranks {counted(repeats, 'time')} before the last "
+        f"of {counted(facts.micro_batches, 'micro-batch')}. Once per step, after the last, "
+        "gives the same gradient up to rounding, and costs less time.",
+        FIX_BY_HAND,
+        synchronisations=repeats + 1,
+        wasted=repeats,
         micro_batches=facts.micro_batches,
     )
 

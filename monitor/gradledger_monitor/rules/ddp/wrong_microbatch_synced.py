@@ -5,7 +5,7 @@ from __future__ import annotations
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.ddp.common import SEVERAL_RANKS, names, norms_differ, synced
-from gradledger_monitor.rules.rule import OK, Rule, Window, counted, finding
+from gradledger_monitor.rules.rule import OK, Rule, Window, counted, finding, not_measured
 
 FIX = """\
 model.require_backward_grad_sync = (k == K - 1)   # before the forward
@@ -36,8 +36,8 @@ class WrongMicrobatchSynced(Rule):
     **What it sees**
 
     A gradient collective in an earlier backward of the window, and none in the last one. Without a
-    wrapper: collectives before the last backward made the ranks' accumulated gradients equal, and
-    none did so after it.
+    wrapper: collectives before the last backward, or in one before it, made the ranks' accumulated
+    gradients equal, and none did so after it.
 
     **Why it matters**
 
@@ -71,7 +71,11 @@ class WrongMicrobatchSynced(Rule):
         record = facts.record
         if facts.all_reduce is not None and facts.all_reduce.early:
             return _by_hand(facts.all_reduce.early, len(record.micro_batches))
-        if facts.micro_batches < 2 or record.skipped or _may_be_combined(facts):
+        if facts.micro_batches < 2 or record.skipped:
+            return OK
+        if record.wrapper is None and facts.all_reduce and not facts.all_reduce.is_combined:
+            return not_measured(facts.all_reduce.reason)
+        if _may_be_combined(facts):
             return OK
         by_rank = {rank: _only_early(facts, rank) for rank in facts.records}
         early = next(filter(None, by_rank.values()), None)
@@ -115,7 +119,7 @@ def _by_hand(early: int, micro_batches: int) -> Outcome:
     return finding(
         "error",
         f"Gradients are combined after micro-batch {early} of {micro_batches}, not after the last",
-        f"An all-reduce between two backwards combined the gradients of {early} of the "
+        f"An all-reduce before the last backward combined the gradients of {early} of the "
         f"{counted(micro_batches, 'micro-batch')}. The gradients of {later} stay on their rank, so "
         "the ranks step on different gradients.",
         FIX_BY_HAND,
