@@ -540,3 +540,14 @@ def test_fsdp1_that_never_leaves_no_sync_trains_different_models() -> None:
     assert "DDP" not in found.fix
     gathered = [rank(None, None, wrapper="fsdp") for _ in "ab"]  # its flag was not read
     assert finding_of("ddp.never_synced", *gathered) is None
+
+
+def test_parameters_outside_ddp_that_hooks_may_combine_are_reported_once_they_differ() -> None:
+    def answer_of(*norms: float, **fields: Any) -> str:
+        return answer(
+            "ddp.replica_drift",
+            facts(*[rank("sync", sync="averaged", outside=2, norm=n, **fields) for n in norms]),
+        )
+
+    assert answer_of(1.0, 1.0) == "ok"
+    assert answer_of(1.0, 1.2) == "finding"

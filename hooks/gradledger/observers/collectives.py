@@ -99,7 +99,8 @@ class Collectives(Observer):
         self._joins: weakref.WeakKeyDictionary[Any, tuple[Any, int]] = weakref.WeakKeyDictionary()
         self._step_began: int | None = None  # sequence number when the step began
         self._module_count = 0  # imported modules when the pending patches were last checked
-        self._constant_fields: dict[int, dict[str, Any]] = {}  # by optimizer
+        # By optimizer, and the number of its parameters then.
+        self._constant_fields: dict[int, tuple[int, dict[str, Any]]] = {}
         # By optimizer, over how many ranks DDP averages its parameters, if not over the same ones;
         # none if the script excludes all of them.
         self._apart: dict[int, list[int]] = {}
@@ -324,15 +325,17 @@ class Collectives(Observer):
         return "unknown" if inside or step.fields.get("collectives_after") else "none"
 
     def _fields_of(self, window: OptimizerWindow) -> dict[str, Any]:
-        """The fields that stay constant until a wrapper is added."""
+        """The fields that stay constant until a wrapper, or a parameter, is added."""
         frozen = self._frozen_when_wrapped.values()
         thawed = sum(p.requires_grad for parameters in frozen for p in parameters)
         if thawed != self._thawed:
             self._thawed = thawed
             self._constant_fields.clear()
-        fields = self._constant_fields.get(id(window))
-        if fields is None:
-            fields = self._constant_fields[id(window)] = self._describe(window)
+        count = sum(len(group["params"]) for group in getattr(window.optimizer, "param_groups", ()))
+        described, fields = self._constant_fields.get(id(window), (0, {}))
+        if described != count:
+            fields = self._describe(window)
+            self._constant_fields[id(window)] = count, fields
         return fields
 
     def _describe(self, window: OptimizerWindow) -> dict[str, Any]:
@@ -382,8 +385,11 @@ def _groups_by_parameter(
         ranks = tuple(dist.get_process_group_ranks(ddp.process_group))
         excluded = getattr(ddp, "parameters_to_ignore", ())
         left_out = {id(parameter) for parameter in frozen.get(ddp, ())}
+        wrapped = getattr(ddp, "_module_parameters", None)  # those that the model had by then
+        reduced = None if wrapped is None else set(map(id, wrapped))
         for name, parameter in ddp.module.named_parameters():
-            if id(parameter) in left_out:
+            added = reduced is not None and id(parameter) not in reduced and name not in excluded
+            if added or id(parameter) in left_out:
                 continue
             if name in excluded:
                 groups.setdefault(id(parameter), ())

@@ -213,6 +213,25 @@ def thawed(data: list[Batches]) -> dict[str, Any]:
     return row(recorded.lines(), witness, data, 1)
 
 
+def extended(data: list[Batches]) -> dict[str, Any]:
+    """After the first step a layer is added, to the model in DDP and to its optimizer."""
+    model: Any = tiny_model()
+    with recording() as recorded:
+        parallel = DistributedDataParallel(model)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        witness = Witness(model, optimizer)
+        for index, window in enumerate(data):
+            if index == 1:
+                size = model[-1].out_features
+                model.append(torch.nn.Linear(size, size))
+                optimizer.add_param_group({"params": list(model[-1].parameters())})
+            share = everyones(window[:1])[1] / RANKS
+            (cross_entropy(parallel, window[0], reduction="sum") / share).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    return row(recorded.lines(), witness, data, 1)
+
+
 def row(lines: list[bytes], witness: Witness, data: list[Batches], k: int) -> dict[str, Any]:
     """The data that a test needs to evaluate a row."""
     steps = [(step.parameters, step.gradient) for step in witness.steps]
@@ -258,6 +277,7 @@ def rows(data: list[Batches]) -> dict[str, dict[str, Any]]:
         "head combined by rank": head_outside(by_rank, data),
         "head without, loss all-reduced": head_outside(loss_all_reduced, data),
         "thawed": thawed(data),
+        "extended": extended(data),
         "hook rounds": wrapped(lambda state, bucket: rounded(bucket), fair, data),
     }
 

@@ -92,12 +92,16 @@ def test_the_weights_that_a_loop_gives_the_ranks_are_measured(ranks: list[RankRe
     assert accused(judged(steps)) == {UNEQUAL: 1}  # its own weights are no counts
 
 
-def test_parameters_that_are_unfrozen_under_ddp_are_outside_of_it(ranks: list[RankResults]) -> None:
-    steps = facts(ranks, "thawed")
+@pytest.mark.parametrize("name", ["thawed", "extended"])
+def test_parameters_that_are_unfrozen_or_added_under_ddp_are_outside_of_it(
+    ranks: list[RankResults], name: str
+) -> None:
+    steps = facts(ranks, name)
     assert [fact.record.outside for fact in steps] == [0, 2, 2, 2]
     (finding,) = judged(steps).findings
     assert (finding.rule, finding.first_step) == ("ddp.replica_drift", 2)
-    assert "did not require gradients when the model was wrapped" in finding.summary
+    assert finding.title == "Trained outside the DDP wrapper: 2 parameters"
+    assert "were added to it after it was wrapped" in finding.summary
 
 
 @pytest.mark.parametrize(

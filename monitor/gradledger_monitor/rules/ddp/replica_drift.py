@@ -32,7 +32,8 @@ APART = "The replicas differ between the ranks"
 FIX = """\
 class Everything(nn.Module):            # put all trained parameters into one module
     ...
-model = DistributedDataParallel(Everything())    # again, after any requires_grad_(True)
+# after the last module is added, and after any requires_grad_(True); else wrap it again:
+model = DistributedDataParallel(Everything())
 optimizer = make_optimizer(model.parameters())   # over the wrapper's parameters"""
 
 FIX_APART = """\
@@ -79,8 +80,9 @@ class ReplicaDrift(Rule):
     **What to do**
 
     Put every trained parameter inside the wrapper, or into the all-reduce. Wrap the model again
-    after parameters of it were unfrozen: DDP leaves out those that require no gradients when it is
-    created. Start all ranks from the same weights, and let all of them take the same steps.
+    after parameters of it were added (a new head, LoRA) or unfrozen: DDP synchronises those that
+    are there and require gradients when it is created. Start all ranks from the same weights, and
+    let all of them take the same steps.
 
     **When it is silent**
 
@@ -155,6 +157,8 @@ class ReplicaDrift(Rule):
             return OK  # what they do to gradients and parameters was not seen
         norms_differ = averaged and differ_by(norms, facts.tolerance)
         apart = drifted or differ_by(_values(facts, "parameters"), SAME)
+        if outside and len(norms) == len(facts.records) and not (norms_differ or apart):
+            outside = 0  # hooks of the script may combine their gradients in backward
         if not (outside or norms_differ or apart or differ_by(rates, SAME)):
             return self._groups.unknown() or OK
         return finding(
@@ -382,8 +386,8 @@ def _values(facts: StepFacts, name: str) -> list[float]:
 def _outside(parameters: int) -> str:
     return (
         f"The optimizer steps {counted(parameters, 'parameter')} that the DDP wrapper does not "
-        "hold, or that did not require gradients when the model was wrapped. DDP does not "
-        "synchronise their gradients, so each rank updates them differently."
+        "synchronise: they are not part of its model, were added to it after it was wrapped, or "
+        "did not require gradients then. So each rank updates them differently."
     )
 
 
