@@ -250,6 +250,19 @@ def test_ranks_with_different_numbers_of_micro_batches_are_reported_unless_token
         assert uneven(*[weight] * 3) is None
 
 
+def test_numbers_of_micro_batches_are_no_cause_of_weights_that_do_not_depend_on_them() -> None:
+    """Each rank weighs its micro-batches by their share of its sequences."""
+    one, other = rank("sync"), rank("no_sync", "sync")
+    for micro_batch, tokens in zip(
+        [*one.micro_batches, *other.micro_batches], (10, 4, 16), strict=True
+    ):
+        micro_batch.terms = [term(tokens, 1 / 10 if micro_batch in one.micro_batches else 0.1)]
+    other.micro_batches[0].terms[0].weight = 0.9 / 4
+    other.micro_batches[1].terms[0].weight = 0.1 / 16
+    found = accused(judged([facts(one, other)])).keys()
+    assert found == {"reduction.token_weights_unequal"}
+
+
 def test_a_rank_without_backward_may_be_the_server_of_a_loop_that_combines_by_hand() -> None:
     server, workers = rank(wrapper=None), [rank("no_sync", wrapper=None) for _ in range(2)]
     result = judged([facts(server, *workers)])

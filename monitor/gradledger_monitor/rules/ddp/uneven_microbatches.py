@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.ranks.topology import steps_along
+from gradledger_monitor.model.token_ledger import Ledger, WeightedTokens, build_ledger
 from gradledger_monitor.model.unmeasured import NO_BACKWARD
 from gradledger_monitor.rules.ddp.common import SEVERAL_RANKS, names
 from gradledger_monitor.rules.definition import Parameter
@@ -19,7 +22,8 @@ class UnevenMicrobatches(Rule):
 
     **What it sees**
 
-    K differs between the ranks, and at least 1% of the gradient's weight is on the wrong tokens.
+    K differs between the ranks, at least 1% of the gradient's weight is on the wrong tokens, and
+    at most half as much would be if each rank's weights were multiplied by its K.
 
     **Why it matters**
 
@@ -34,9 +38,10 @@ class UnevenMicrobatches(Rule):
 
     **When it is silent**
 
-    All token weights are equal, or they could not be measured; a rank skipped the step; a rank
-    without any backward in a loop that combines the gradients itself, such as a parameter server,
-    or with ``ZeroRedundancyOptimizer`` in ``Join``.
+    All token weights are equal, or they could not be measured; or they are unequal for another
+    reason, such as batches of unequal lengths (another rule reports these); a rank skipped the
+    step; a rank without any backward in a loop that combines the gradients itself, such as a
+    parameter server, or with ``ZeroRedundancyOptimizer`` in ``Join``.
 
     **Incidents**
 
@@ -71,14 +76,29 @@ class UnevenMicrobatches(Rule):
             if idle:
                 return not_measured(f"{names(idle)}: {NO_BACKWARD}, which may be intended")
             return not_measured(f"{held}, and the weights of their tokens are unknown")
-        if facts.ledger.misallocation < self.least:
+        else_wrong = _with_equal_counts(facts.ledger, counts)
+        if facts.ledger.misallocation < max(self.least, 2 * else_wrong):
             return OK  # what the balance shows is reported by other rules
         return finding(
             "error",
             "The ranks accumulate different numbers of micro-batches",
             f"{held.capitalize()}, and {facts.ledger.misallocation:.1%} of the gradient's weight "
-            "is on the wrong tokens.",
+            "is on the wrong tokens. If each rank's weights were multiplied by its number of "
+            f"micro-batches, {else_wrong:.1%} would be.",
             token_mean(facts, facts.objective),
             micro_batches={str(rank): count for rank, count in list(counts.items())[:64]},
             misallocation=round(facts.ledger.misallocation, 6),
         )
+
+
+def _with_equal_counts(ledger: Ledger, counts: Mapping[int, int]) -> float:
+    """The misallocation that is left if a rank does not weigh more for having fewer micro-batches.
+
+    Ranks that divide by their counts give each micro-batch of theirs one share of theirs.
+    """
+    lines = [
+        WeightedTokens(e.rank, e.micro_batch, e.term, e.tokens, e.weight * counts[e.rank])
+        for e in ledger.lines
+    ]
+    other = build_ledger(lines)
+    return ledger.misallocation if other is None else other.misallocation
