@@ -83,6 +83,15 @@ def test_a_window_of_two_that_is_synchronised_twice_reports_its_cost() -> None:
     assert unknown.evidence["backward_ms"] == [0.0, 0.0]
 
 
+def test_optimizers_that_share_backwards_have_one_finding_between_them() -> None:
+    second = rank("sync", "sync")
+    for micro_batch in second.micro_batches:
+        micro_batch.claimed = True  # the first one has stepped on both
+    assert finding_of(TOO_OFTEN, second, second) is None
+    second.micro_batches[0].claimed = False
+    assert finding_of(TOO_OFTEN, second, second) is not None
+
+
 @pytest.mark.parametrize(
     "decided", [("sync",), ("no_sync", "sync"), ("sync", "no_sync"), ("sync", "sync", "no_sync")]
 )

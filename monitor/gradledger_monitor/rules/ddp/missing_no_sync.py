@@ -8,7 +8,7 @@ from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.ddp.common import SEVERAL_RANKS, synced
 from gradledger_monitor.rules.ddp.wrong_microbatch_synced import FIX_BY_HAND
 from gradledger_monitor.rules.number_text import data_size, significant
-from gradledger_monitor.rules.rule import OK, Rule, Window, counted, finding, not_measured
+from gradledger_monitor.rules.rule import OK, Rule, Window, counted, finding, not_measured, ok
 
 FIX = """\
 # with DDP(static_graph=True), synchronise the whole first window: no_sync() raises an error there
@@ -41,7 +41,8 @@ class MissingNoSync(Rule):
 
     **When it is silent**
 
-    K = 1; the first window, in which DDP rebuilds its buckets; one rank. Under FSDP,
+    K = 1; the first window, in which DDP rebuilds its buckets; one rank; another optimizer has
+    stepped on the same backwards, and has the finding, or needs what was synchronised. Under FSDP,
     synchronising each time saves memory, so the finding is information; so it is where backward
     runs once for each of several tasks, or for real and fake data, and where a loop without a
     wrapper combines gradients after each backward, to the same effect.
@@ -63,6 +64,8 @@ class MissingNoSync(Rule):
             return _added_again(facts, facts.all_reduce)
         if facts.micro_batches < 2:
             return OK
+        if all(m.claimed for _, m in facts.applied[:-1]):
+            return ok("another optimizer has stepped on the backwards before the last")
         if record.wrapper is None and facts.all_reduce is not None:
             return _by_hand(facts, facts.all_reduce)
         if facts.step == 1:
@@ -81,7 +84,7 @@ class MissingNoSync(Rule):
             "info" if sharded or not accumulates else "warning",
             f"Gradients are synchronised {len(synchronised)} times per step",
             f"{counted(wasted, 'gradient synchronisation')} per step can be avoided"
-            f"{_volume(moved)}. {_effect(facts)}"
+            f"{_volume(facts, moved)}. {_effect(facts)}"
             + (" Under FSDP it saves memory, so it may be intended." if sharded else ""),
             FIX,
             synchronisations=len(synchronised),
@@ -129,8 +132,9 @@ def _by_hand(facts: StepFacts, all_reduce: ManualAllReduce) -> Outcome:
     )
 
 
-def _volume(moved: int) -> str:
-    return f", {data_size(moved)} per rank" if moved else ""
+def _volume(facts: StepFacts, moved: int) -> str:
+    of_one = " of this optimizer's gradients" if len(facts.run.optimizers) > 1 else ""
+    return f", {data_size(moved)}{of_one} per rank" if moved else ""
 
 
 def _effect(facts: StepFacts) -> str:
