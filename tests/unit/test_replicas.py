@@ -9,7 +9,7 @@ import pytest
 from gradledger.observers.parameter_updates import ALL_UNTIL, replica_indices
 from gradledger.records import Replica, Samples, StepRecord
 from gradledger_monitor.model.findings import EvaluationResult, Finding
-from gradledger_monitor.rules.ddp.replica_drift import ALONE
+from gradledger_monitor.rules.ddp.replica_drift import ALONE, ALONE_AND_COMMUNICATES
 from helpers.facts import facts, judged, record, term
 
 DRIFT = "ddp.replica_drift"
@@ -150,6 +150,25 @@ def test_an_average_that_leaves_out_a_parameter_is_not_called_one() -> None:
 def test_ranks_that_combine_nothing_may_differ() -> None:
     evaluation = run(EQUAL, ALL, samples=None, sync="none", collectives_after=0, post_factor=1.0)
     assert evaluation.coverage[DRIFT] == f"not_measured: {ALONE}"  # they were equal at first
+
+
+@pytest.mark.parametrize(
+    ("collectives", "windows", "expected"),
+    [
+        (4, 16, "finding"),
+        (4, 15, f"not_measured: {ALONE_AND_COMMUNICATES}"),  # they may average their parameters
+        (1, 20, f"not_measured: {ALONE_AND_COMMUNICATES}"),  # of a loss, or of one flat copy
+        (0, 20, f"not_measured: {ALONE}"),
+    ],
+)
+def test_ranks_that_communicate_for_each_gradient_and_use_none_of_it_are_reported(
+    collectives: int, windows: int, expected: str
+) -> None:
+    prints = [EQUAL, *[ALL] * (windows - 1)]
+    more = {"samples": None, "sync": "none", "post_factor": 1.0}
+    evaluation = run(*prints, collectives_after=collectives, **more)
+    assert evaluation.coverage[DRIFT] == expected
+    assert (finding(evaluation) is not None) is (expected == "finding")
 
 
 def test_ranks_with_other_parameters_are_not_compared() -> None:

@@ -13,7 +13,7 @@ import torch
 
 from gradledger_monitor.model.chart_metrics import chart_metrics
 from gradledger_monitor.model.step_facts import StepFacts
-from gradledger_monitor.rules.ddp.replica_drift import ALONE
+from gradledger_monitor.rules.ddp.replica_drift import ALONE_AND_COMMUNICATES
 from helpers.ranks import play
 from helpers.training import (
     Truth,
@@ -185,7 +185,7 @@ def test_ranks_that_only_all_reduce_a_loss_are_evaluated_alone(ranks: list[RankR
     assert [chart_metrics(f)["balance"] for f in steps] == pytest.approx([1] * 4, rel=1e-3)
     evaluation = judged(steps)
     assert (accused(evaluation), evaluation.verdict) == ({}, "incomplete")
-    assert evaluation.coverage["ddp.replica_drift"] == f"not_measured: {ALONE}"
+    assert evaluation.coverage["ddp.replica_drift"] == f"not_measured: {ALONE_AND_COMMUNICATES}"
 
 
 def test_a_hook_of_pytorchs_own_that_averages_is_known(ranks: list[RankResults]) -> None:
