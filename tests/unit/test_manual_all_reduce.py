@@ -109,6 +109,27 @@ def test_factors_that_the_samples_leave_open_are_not_measured(
     assert "were combined, but not as a sum" in str(merged.unmeasured)
 
 
+@pytest.mark.parametrize(
+    ("factors", "reason"),
+    [
+        (
+            (1.0, 3.0),
+            "multiplied by 3 in some parameters and by 1 in others; an all-reduce",
+        ),
+        ((0.1, 0.05), "multiplied by 0.1 in some parameters and by 0.05 in others"),
+        ((1.0, -1.0), "combined, but not as a sum"),
+    ],
+)
+def test_sums_of_which_some_are_multiplied_by_another_number_state_both(
+    factors: tuple[float, float], reason: str
+) -> None:
+    sums = [sum(values) for values in zip(*GRADIENTS, strict=True)]
+    applied = [value * factors[index > 3] for index, value in enumerate(sums)]
+    merged = step(*[applied] * 3, left=GRADIENTS)
+    assert reason in str(merged.unmeasured)
+    assert ("twice" in str(merged.unmeasured)) is (factors == (1.0, 3.0))
+
+
 def test_what_cancels_between_the_ranks_may_be_off_by_the_rounding_of_its_parts() -> None:
     left = ([1.0, 2.0, 3.0, 1e4], [1.0, 2.0, 3.0, -1e4])
     merged = step(*([1.0, 2.0, 3.0, 1e-3],) * 2, left=left)

@@ -38,6 +38,7 @@ from gradledger_monitor.model.objectives import (
 )
 from gradledger_monitor.model.ranks import manual_all_reduce, topology
 from gradledger_monitor.model.ranks.manual_all_reduce import ManualAllReduce
+from gradledger_monitor.model.ranks.outside_wrapper import with_outside
 from gradledger_monitor.model.readings import WeightedTerm
 from gradledger_monitor.model.token_ledger import Ledger, total
 from gradledger_monitor.model.unmeasured import NO_BACKWARD, why_unmeasured
@@ -437,7 +438,7 @@ def merge(run: RunInfo, optimizer: int, step: int, records: RecordsByRank) -> St
     if not 1 < run.world_size <= len(ordered):
         return StepFacts(run, optimizer, step, ordered, None, group)
     all_reduce = manual_all_reduce.infer(ordered)
-    averaged = manual_all_reduce.as_averaged(ordered, all_reduce)
+    averaged = with_outside(manual_all_reduce.as_averaged(ordered, all_reduce), all_reduce)
     return StepFacts(run, optimizer, step, averaged, all_reduce, group)
 
 

@@ -11,8 +11,8 @@ gradients if
 for one number c over all coordinates. c = 1/R is an average, c = 1 a sum. A loop may also weigh
 the ranks, for example by their tokens: then ``y`` is the sum of ``c_r * x_r``.
 
-Beside a DDP or FSDP2 model, parameters outside the wrapper may be combined by the loop:
-``_with_outside``.
+Beside a DDP or FSDP2 model, parameters outside the wrapper may be combined by the loop: see
+``outside_wrapper``.
 
 If the ``y_r`` differ, the samples may still prove that the loop combines gradients, and what it did
 to replicas: ``ManualAllReduce`` lists the cases.
@@ -29,7 +29,7 @@ from msgspec.structs import replace
 
 from gradledger_monitor.ingest.schema import Samples, StepRecord
 from gradledger_monitor.model import tolerances
-from gradledger_monitor.model.clipping import clip_coefficient, clipping_of_window
+from gradledger_monitor.model.clipping import clipping_of_window
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.ranks.rows import (
     MIN_COORDINATES,
@@ -38,9 +38,8 @@ from gradledger_monitor.model.ranks.rows import (
     clusters_of,
     common_scales,
     count_combined,
-    ratio,
 )
-from gradledger_monitor.model.ranks.weighted_sum import rank_factors
+from gradledger_monitor.model.ranks.weighted_sum import rank_factors, two_factors
 from gradledger_monitor.model.token_ledger import total
 
 UNSEEN = "how the ranks' gradients were combined was not seen"
@@ -60,19 +59,6 @@ SEVERAL = (
     "of their last gradients"
 )
 COMBINED_ANEW = "gradients were combined anew on top of combined ones"
-
-# Of parameters outside the wrapper, where the loop communicates after backward.
-OUTSIDE_UNSEEN = (
-    "whether the loop averages the gradients of parameters outside the wrapper was not seen"
-)
-OUTSIDE_DIFFERENT = (
-    "the ranks' gradients of parameters outside the wrapper differ when they are updated"
-)
-OUTSIDE_NO_SUM = "the gradients of parameters outside the wrapper were combined, but not as a sum"
-OUTSIDE_SCALED = (
-    "the loop multiplies the gradients of parameters outside the wrapper by another factor "
-    "than the rest"
-)
 
 RecordsByRank = dict[int, StepRecord]
 
@@ -130,7 +116,7 @@ def infer(records: RecordsByRank) -> ManualAllReduce | None:
     samples = [r.samples for r in rows if r.samples is not None]
     if len(samples) < len(rows):
         return ManualAllReduce(reason=UNSEEN)
-    tolerance = _tolerance(rows)
+    tolerance = tolerance_of(rows)
     clippings = list(map(clipping_of_window, rows))
     result = _fit(list(records), samples, clippings, tolerance)
     if not result.is_combined and all(sample.with_cleared for sample in samples):
@@ -182,8 +168,8 @@ def model_average(records: RecordsByRank) -> float | None:
     samples = [r.models for r in rows if r.models is not None]
     if len(samples) < len(rows):
         return None
-    tolerance = _tolerance(rows)
-    before, after = _values(samples)
+    tolerance = tolerance_of(rows)
+    before, after = values_of(samples)
     if len({len(values) for values in before + after}) != 1:
         return None
     if count_combined(before, after, tolerance) < MIN_COORDINATES:
@@ -200,7 +186,7 @@ def as_averaged(records: RecordsByRank, all_reduce: ManualAllReduce | None) -> R
     if all_reduce is None:
         if _only_scaled(records.values()):
             return {rank: replace(r, sync="none") for rank, r in records.items()}
-        return _with_outside(records)
+        return records
     if all_reduce.moved:
         records = {rank: _as_accumulated(record) for rank, record in records.items()}
     if not all_reduce.is_known:
@@ -215,92 +201,6 @@ def as_averaged(records: RecordsByRank, all_reduce: ManualAllReduce | None) -> R
         )
         for (rank, r), factor in zip(records.items(), factors, strict=True)
     }
-
-
-def _with_outside(records: RecordsByRank) -> RecordsByRank:
-    """The records, with what a loop did to the gradients of parameters outside the wrapper.
-
-    ``post_factor`` is that of the wrapper's if the loop averages the others as it does. If it
-    divides their sum by R times or 1/R times as much, ``divisors`` states both. Otherwise the
-    factor is not known.
-    """
-    rows = list(records.values())
-    if not all(_combines_outside(r) for r in rows):
-        return records
-    fit = _fit_outside(rows)
-    if isinstance(fit, str):
-        missing = {"post_factor": fit}
-        return {
-            rank: replace(r, post_factor=None, changed=False, missing=r.missing | missing)
-            for rank, r in records.items()
-        }
-    factor, excess = fit
-    divisors = [] if excess is None else [float(len(rows)), len(rows) / excess]
-    return {
-        rank: replace(r, post_factor=factor, changed=False, divisors=divisors)
-        for rank, r in records.items()
-    }
-
-
-def _combines_outside(record: StepRecord) -> bool:
-    if record.wrapper not in ("ddp", "fsdp2") or record.sync != "averaged" or record.skipped:
-        return False
-    # DDP models over different ranks, or copies of a sharded model
-    unknown = "replica" in record.missing or record.divisors or record.data_group
-    return bool(record.outside and record.collectives_after and not unknown)
-
-
-def _fit_outside(rows: Sequence[StepRecord]) -> tuple[float, float | None] | str:
-    """The factor after backward, and R or 1/R if the others are larger by it; or why not known.
-
-    Gradients that DDP has averaged have the same bits on every rank, others do not. Those that
-    FSDP2 has averaged are other shards on every rank, also when they are applied.
-    """
-    samples = [r.samples for r in rows if r.samples is not None]
-    before, after = _values(samples)
-    if len(samples) < len(rows) or len({len(values) for values in before + after}) != 1:
-        return OUTSIDE_UNSEEN
-    if not all(math.isfinite(v) for values in before + after for v in values):
-        return "the sampled gradients are not finite"
-    tolerance = _tolerance(rows)
-    columns = range(len(after[0]))
-    equal = [i for i in columns if are_equal([row[i] for row in after], tolerance)]
-    if len(equal) < len(columns) and not rows[0].sharded:
-        return OUTSIDE_DIFFERENT
-    outside = [i for i in equal if len({row[i] for row in before}) > 1]
-    wrapped = [i for i in columns if i not in outside]
-    of_all_ranks = [value for row in after for value in _at(wrapped, row)]
-    own_before = [value for row in before for value in _at(wrapped, row)]
-    factor = ratio(of_all_ranks, own_before, tolerance)
-    if factor is None or len(outside) < MIN_COORDINATES:
-        return OUTSIDE_UNSEEN
-    own = [_at(outside, row) for row in before]
-    combined = sum_of(own, _at(outside, after[0]), tolerance).factor
-    if combined is None:
-        return OUTSIDE_NO_SUM
-    excess = combined * len(rows) / factor
-    if abs(excess - 1) <= tolerance:
-        return factor, None
-    clipped_alike = all(map(_clips_all, rows))
-    for by_ranks in (len(rows), 1 / len(rows)):
-        if abs(excess / by_ranks - 1) <= tolerance and clipped_alike:
-            return factor, by_ranks
-    return OUTSIDE_SCALED
-
-
-def _clips_all(record: StepRecord) -> bool:
-    """Whether each clip, if there is one, was of all gradients: the norm that is left shows it."""
-    if clipping_of_window(record) == 1:
-        return True
-    norm, clips = number(record.norm), [e for e in record.events if e.op == "clip_norm"]
-    if norm is None or len(clips) != 1:
-        return False
-    left = (number(clips[0].norm) or 0.0) * clip_coefficient(clips[0])
-    return abs(left - norm) <= tolerances.SAMPLE * norm
-
-
-def _at(columns: Iterable[int], row: list[float]) -> list[float]:
-    return [row[column] for column in columns]
 
 
 def _as_accumulated(record: StepRecord) -> StepRecord:
@@ -323,7 +223,7 @@ def _norm(record: StepRecord) -> float | None:
     return None if norm is None else norm / clipping_of_window(record)
 
 
-def _tolerance(rows: Sequence[StepRecord]) -> float:
+def tolerance_of(rows: Sequence[StepRecord]) -> float:
     half = any(r.half_precision for r in rows)
     return tolerances.SAMPLE_HALF if half else tolerances.SAMPLE
 
@@ -365,7 +265,7 @@ def _count_early(rows: Sequence[StepRecord]) -> int:
 
 
 def _combines_before(rows: Sequence[StepRecord], index: int) -> bool:
-    tolerance = _tolerance(rows)
+    tolerance = tolerance_of(rows)
     equalised = _equalised_before(rows, index, tolerance)
     return bool(equalised and count_combined(*equalised, tolerance) >= MIN_COORDINATES)
 
@@ -378,7 +278,7 @@ def _equalised_before(
     None if they are not equal when micro-batch ``index`` begins, or were not sampled.
     """
     samples = [s for r in rows if (s := r.micro_batches[index].samples) is not None]
-    before, after = _values(samples)
+    before, after = values_of(samples)
     if len(samples) < len(rows) or len({len(values) for values in before + after}) != 1:
         return None
     equal = all(are_equal(each, tolerance) for each in zip(*after, strict=True))
@@ -405,7 +305,7 @@ def _factors_between(rows: Sequence[StepRecord], tolerance: float) -> list[float
     return factors
 
 
-def _values(samples: list[Samples]) -> tuple[Rows, Rows]:
+def values_of(samples: list[Samples]) -> tuple[Rows, Rows]:
     before = [[float(v) for v in s.after_backward] for s in samples]
     return before, [[float(v) for v in s.at_step] for s in samples]
 
@@ -414,7 +314,7 @@ def _fit(
     ranks: list[int], samples: list[Samples], clippings: list[float], tolerance: float
 ) -> ManualAllReduce:
     """c from the samples of each rank. The order of tests decides which reason is reported."""
-    after_backward, at_step = _values(samples)
+    after_backward, at_step = values_of(samples)
     if len({len(values) for values in after_backward + at_step}) != 1:
         return ManualAllReduce(reason="the ranks sampled different gradients")
     if not all(math.isfinite(v) for values in after_backward + at_step for v in values):
@@ -430,8 +330,26 @@ def _fit(
     result = sum_of(after_backward, at_step[0], tolerance)
     if result.reason == NO_SUM:
         factors = rank_factors(after_backward, at_step[0], tolerance, MIN_COORDINATES)
-        return ManualAllReduce(factors=factors) if factors else result
+        return (
+            ManualAllReduce(factors=factors)
+            if factors
+            else _by_two_factors(after_backward, at_step[0], tolerance)
+        )
     return result
+
+
+def _by_two_factors(before: Rows, applied: list[float], tolerance: float) -> ManualAllReduce:
+    """No sum of all with one factor; perhaps one for some parameters, and another for the rest."""
+    factors = two_factors(before, applied, tolerance, MIN_COORDINATES)
+    if factors is None:
+        return ManualAllReduce(reason=NO_SUM)
+    low, high = factors
+    twice = abs(high / low / len(before) - 1) <= tolerance
+    return ManualAllReduce(
+        reason=f"the sum of the ranks' gradients is multiplied by {high:.4g} in some parameters "
+        f"and by {low:.4g} in others"
+        + ("; an all-reduce that has some of them twice does so" if twice else "")
+    )
 
 
 def _equal_rows(rows: Rows, tolerance: float) -> bool:

@@ -1,4 +1,4 @@
-"""By what a loop multiplied each rank's gradient before it added them up, by least squares."""
+"""By what a loop multiplied the ranks' gradients: those of each rank, or of some parameters."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from gradledger_monitor.model.token_ledger import total
 # The part of a rank's gradient that no other rank's has, at least, for its factor to be known. A
 # relative error of the samples grows by up to the reciprocal.
 INDEPENDENT = 0.02
+CANCELS = 0.1  # below this share of its parts, a sum does not show what it was multiplied by
 
 
 def rank_factors(
@@ -43,6 +44,32 @@ def rank_factors(
         return ()
     factors = [f / most * largest[-1] for f, most in zip(factors, largest[:-1], strict=True)]
     return tuple(factors) if all(f >= 0 and math.isfinite(f) for f in factors) else ()
+
+
+def two_factors(
+    gradients: Sequence[Sequence[float]], applied: Sequence[float], tolerance: float, least: int
+) -> tuple[float, float] | None:
+    """The two numbers of which each coordinate of ``applied`` is one times the sum of the ranks'.
+
+    The smaller one first; None if another number of them fits, or one by fewer than ``least``.
+    """
+    parts = list(zip(*gradients, strict=True))
+    rest = [(a, total(p), total(map(abs, p))) for a, p in zip(applied, parts, strict=True)]
+    factors: list[float] = []
+    for _ in range(2):
+        shown = [row for row in rest if row[2] and abs(row[1]) >= CANCELS * row[2]]
+        if not shown:
+            return None
+        value, in_sum, _size = max(shown, key=lambda row: abs(row[1]) / row[2])
+        factor = value / in_sum
+        others = [
+            (a, s, z) for a, s, z in rest if abs(a - factor * s) > tolerance * abs(factor) * z
+        ]
+        if factor <= 0 or sum(row not in others for row in shown) < least:
+            return None
+        factors.append(factor)
+        rest = others
+    return None if rest else (min(factors), max(factors))
 
 
 def _solve(unit: list[list[float]]) -> tuple[list[float], list[float]]:
