@@ -16,7 +16,6 @@ from gradledger_monitor.rules.balance.counts import NO_COUNT
 from gradledger_monitor.rules.balance.diagnosis import (
     ADDED_AGAIN,
     CHANGED,
-    MASKED,
     NO_ELEMENTS,
     OWN_LOSSES,
     PASSED_ON,
@@ -30,6 +29,7 @@ from gradledger_monitor.rules.balance.history import (
     OTHER_DIVISOR,
     SCALED_BY_LOOP,
 )
+from gradledger_monitor.rules.balance.masked import CONSTANT_SHARE, MASKED
 from gradledger_monitor.rules.balance.patterns import Closed, Diagnosis, Pattern
 from gradledger_monitor.rules.rule import Window
 from helpers.facts import accused, facts, judged, record, term
@@ -712,7 +712,7 @@ def test_of_a_masked_sum_the_elements_with_a_gradient_may_be_what_it_divides_by(
         ("ChunkedLogProbFunctionBackward", 10, "unmeasured"),
         ("ChunkedLogProbFunctionBackward", 8, "fair"),
         ("ChunkedLogProbFunctionBackward", 2, "missing"),
-        (None, 12, "padding"),
+        (None, 12, "pending"),
     ],
 )
 def test_a_policy_loss_may_divide_by_positions_without_a_weight(
@@ -790,6 +790,80 @@ def test_a_mean_over_images_of_one_size_may_count_masked_pixels(
     diagnosis = first(facts(record(losses)), past)
     assert diagnosis.pattern == pattern
     assert (diagnosis.reason == MASKED) == (pattern == "unmeasured")
+
+
+def masked_mean(counted: int, size: int, kind: str, shape: tuple[int, int] = (1, 1)) -> StepFacts:
+    """A window of one micro-batch: a mean over all elements, of which a mask leaves some out."""
+    rows, positions = shape
+    more = {"size": size, "rows": rows, "positions": positions, "elements": size}
+    loss = term(counted, 1 / size, "none", element_weight=1 / size, undivided=True, **more)
+    return facts(record([dataclasses.replace(loss, kind=kind)]))
+
+
+def patterns_of(windows: Sequence[StepFacts]) -> list[Diagnosis]:
+    """The diagnosis of each window, after those before it."""
+    past: list[Closed] = []
+    diagnoses = []
+    for window in windows:
+        diagnoses.append(first(window, past))
+        past.append(Closed.of(window, diagnoses[-1]))
+    return diagnoses
+
+
+BCE = "BinaryCrossEntropyWithLogitsBackward0"
+BY_DATA = [60, 221, 130, 289, 20, 240]  # of 300: as padding, or what a data set has labels for
+BY_CHANCE = [151, 139, 160, 148, 155, 144]
+
+
+@pytest.mark.parametrize(
+    ("kind", "counts", "expected"),
+    [
+        (BCE, BY_DATA, "padding"),
+        (BCE, BY_CHANCE, "unmeasured"),
+        (BCE, [150] * 6, "constant"),
+        (BCE, [20, 60, 100, 140, 180, 220], "padding"),
+        (BCE, [150, 154, 158, 163, 168, 172], "unmeasured"),
+        ("MeanBackward0", BY_DATA, "unmeasured"),
+        ("MeanBackward0", BY_CHANCE, "unmeasured"),
+        ("MeanBackward0", [150] * 6, "constant"),
+    ],
+)
+@pytest.mark.parametrize("shape", [(300, 1), (10, 10)])
+def test_a_mean_that_counts_masked_elements_is_a_mistake_if_their_share_follows_the_data(
+    kind: str, counts: list[int], expected: Pattern, shape: tuple[int, int]
+) -> None:
+    """In one dimension, a row is an element: no unit of a row makes it right."""
+    diagnoses = patterns_of([masked_mean(n, 300, kind, shape) for n in counts])
+    assert diagnoses[-1].pattern == expected
+    assert "fair" not in {diagnosis.pattern for diagnosis in diagnoses}
+    if expected == "constant":
+        assert {d.pattern for d in diagnoses[:2]} <= {"pending", "unmeasured"}
+        assert diagnoses[-1].evidence == CONSTANT_SHARE
+    elif expected == "unmeasured":
+        assert diagnoses[-1].reason == MASKED
+
+
+@pytest.mark.parametrize(("rows", "expected"), [(12, "padding"), (None, "unmeasured")])
+def test_sequences_of_different_lengths_are_padded_but_in_one_dimension(
+    rows: int | None, expected: Pattern
+) -> None:
+    sizes = [240, 360, 300, 348, 252, 324]
+    windows = [
+        masked_mean(n, size, "MeanBackward0", (rows or size, 12 if rows else 1))
+        for n, size in zip(BY_DATA, sizes, strict=True)
+    ]
+    assert patterns_of(windows)[-1].pattern == expected
+
+
+def test_of_many_sizes_in_a_window_the_mean_is_wrong_whatever_the_mask_is() -> None:
+    losses = [
+        dataclasses.replace(
+            term(n // 2, 1 / n / 3, "none", size=n, elements=n, element_weight=1 / n / 3), kind=BCE
+        )
+        for n in (101, 203, 305)
+    ]
+    losses[0].tokens = 60
+    assert first(facts(record(losses))).pattern == "padding"
 
 
 def test_losses_that_pull_both_ways_are_a_design_and_reported_as_such() -> None:

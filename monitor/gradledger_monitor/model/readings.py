@@ -260,8 +260,8 @@ def _count_and_weight(t: WeightedTerm, unit: str) -> tuple[float, float] | None:
         units = number(term.class_weight)
     elif mean or term.kind.startswith("NllLoss"):
         units = None
-    elif unit == "rows":
-        units = term.rows
+    elif unit == "rows":  # a row of one element that has no weight is none of them
+        units = None if term.rows == term.size and t.tokens < (term.size or 0) else term.rows
     else:  # elements in one dimension have no positions
         units = None if (term.positions or 0) < (term.rows or 1) else term.positions
     if units is None or not 0 < units < math.inf:  # class weights may be any number

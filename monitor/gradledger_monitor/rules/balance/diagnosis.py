@@ -36,7 +36,6 @@ from gradledger_monitor.rules.balance.evidence import (
     divides_by_samples,
     holds_the_whole_window,
     is_multiplied_by_samples,
-    masked_may_count,
     may_pass_on_gradients,
     starts_from_earlier_losses,
     weighs_elements,
@@ -51,6 +50,7 @@ from gradledger_monitor.rules.balance.further import (
     window_of_the_same_weight,
 )
 from gradledger_monitor.rules.balance.history import ONE_MORE, in_usual_unit
+from gradledger_monitor.rules.balance.masked import CONSTANT_SHARE, MASKED, masked_may_count
 from gradledger_monitor.rules.balance.patterns import (
     FAIR,
     NORMALISED,
@@ -70,10 +70,6 @@ NO_ELEMENTS = f'{WEIGHTED_INSIDE}; if that is intended, declare contract="sample
 BY_SAMPLES = (
     "the loss is multiplied by a number that equals its batch size, so it may be meant as a sum "
     'over samples, which no accumulation divides; if it is, declare contract="sample"'
-)
-MASKED = (
-    "some elements of the loss have no weight, and whether its divisor should count them is not "
-    'known; if the loss is right, declare contract="sample"'
 )
 PASSED_ON = (
     "the loss may be a product with cached gradients, which add up without a division; if it is, "
@@ -195,7 +191,8 @@ def _of_main(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> 
     if not harmless and may_pass_on_gradients(objective):
         return Diagnosis("unmeasured", PASSED_ON, objective)
     intended = facts.run.declared_scale or 1.0
-    if diagnosis.pattern not in FAIR and masked_may_count(objective, intended):
+    explained = diagnosis.pattern in FAIR or diagnosis.evidence == CONSTANT_SHARE
+    if not explained and masked_may_count(facts, objective, past, intended):
         return Diagnosis("unmeasured", MASKED, objective)
     return diagnosis
 

@@ -14,7 +14,6 @@ from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.model.readings import WeightedTerm, is_divided_by_its_count
 from gradledger_monitor.model.step_facts import StepFacts
-from gradledger_monitor.model.token_ledger import total
 from gradledger_monitor.model.tolerances import WEIGHT
 
 SINGLE = 2e-6  # relative error of a ratio of two single-precision numbers
@@ -85,6 +84,11 @@ def has_known_unit(objective: Objective) -> bool:
         for term in objective.terms
     )
     return own or "mean" in reductions(objective)
+
+
+def is_of_tokens(objective: Objective) -> bool:
+    """Whether an element of the loss is a token, or a whole example, with a target."""
+    return all(term.loss_term.kind.startswith(_OF_TOKENS) for term in objective.terms)
 
 
 def is_divided_by_a_count(facts: StepFacts, objective: Objective) -> bool:
@@ -240,38 +244,10 @@ def starts_from_earlier_losses(objective: Objective) -> bool:
     return all(counts == [*range(1, len(counts) + 1)] for counts in by_rank.values())
 
 
-def masked_may_count(objective: Objective, intended: float) -> bool:
-    """Whether the contract may hold in elements of which some have no weight.
-
-    Of a function of log-probabilities, such an element is masked, or its weight is zero by design
-    (an advantage). If the author counted some of these, too, the divisor is between the elements
-    that have a weight and all of them. So is a mean over the pixels of images of one size: it has
-    one divisor in all windows. Of other losses, a divisor that counts them is a mistake.
-    """
-    mean = objective.kind.startswith("MeanBackward")
-    weighs = (
-        objective.weighted_inside
-        or _is_function_of_log_probabilities(objective)
-        or (mean and objective.of_equal_micro_batches)
-    )
-    if objective.elements_count or not weighs:
-        return False
-    weights = [
-        (t, _outer_weight(t) if objective.weighted_inside else t.weight) for t in objective.terms
-    ]
-    counted = total(t.tokens * weight for t, weight in weights)
-    return counted <= intended <= total((t.loss_term.elements or 0) * w for t, w in weights)
-
-
-def _is_function_of_log_probabilities(objective: Objective) -> bool:
+def is_function_of_log_probabilities(objective: Objective) -> bool:
     """Whether the elements are a function of what a loss by hand or a custom function returns."""
     of = objective.terms[0].loss_term.of
     return of is not None and (of.startswith(_PICKS) or is_bare_reduction(objective))
-
-
-def _outer_weight(term: WeightedTerm) -> float:
-    """The weight that the outermost reduction gives an element, in the applied gradient."""
-    return abs(number(term.loss_term.element_weight) or 0.0) * term.factor
 
 
 def divides_by_all_positions(facts: StepFacts, objective: Objective) -> bool:

@@ -18,7 +18,6 @@ from gradledger_monitor.rules.balance.evidence import (
     Near,
     coefficient_explains,
     common_coefficient,
-    constant_over_positions,
     excess_of_combination,
     has_known_unit,
     is_bare_reduction,
@@ -41,6 +40,7 @@ from gradledger_monitor.rules.balance.history import (
     by_window_length,
     mean_weights,
 )
+from gradledger_monitor.rules.balance.masked import by_masked_elements
 from gradledger_monitor.rules.balance.patterns import (
     FAIR,
     Closed,
@@ -146,9 +146,9 @@ def _by_weights(
 ) -> Diagnosis | None:
     if objective.reading.unit == "micro_batches":
         return None
-    constant = constant_over_positions(facts, objective)
-    if constant is not None and not _is_constant(facts, objective, past):
-        return Diagnosis("padding", objective=objective, constant=constant)
+    masked = by_masked_elements(facts, objective, past)
+    if masked is not None:
+        return masked
     divided = not objective.is_undivided and coefficient_explains(facts, objective, balance)
     if divided or not is_sum(facts, objective):
         return None  # T**2 in front of a mean over as many rows
@@ -164,15 +164,6 @@ def _by_weights(
     if not wrong_windows(past) and not objective.is_undivided:
         return Diagnosis("pending", ONE_MORE, objective)
     return Diagnosis("sum", objective=objective)
-
-
-def _is_constant(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> bool:
-    """Whether an earlier balance is the same, and padding did not explain it.
-
-    Then it is chance that as many positions count as B states, such as half of them with B = 1/2.
-    """
-    near = Near(objective.ledger.balance, facts.tolerance)
-    return any(near(c.balance or 0.0) for c in wrong_windows(past) if c.pattern != "padding")
 
 
 def _partial(

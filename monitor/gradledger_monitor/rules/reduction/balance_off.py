@@ -61,12 +61,16 @@ class BalanceOff(Rule):
         return finding(
             "info",
             f"The balance is {significant(b)}, not {significant(declared(window))}",
-            f"{_history(window)}. The balance alone does not show the cause; it may be an intended "
-            f"weight. If it is not: {factor_effect(window)}.",
+            f"{_history(window)}. {_cause(window)}. If it is not: {factor_effect(window)}.",
             FIX,
             balance=round(b, 6),
             factor=round(factor(window), 6),
         )
+
+
+def _cause(window: Window) -> str:
+    shown = window.balance.evidence or "The balance alone does not show the cause"
+    return f"{shown}; it may be an intended weight"
 
 
 def _history(window: Window) -> str:

@@ -1,0 +1,185 @@
+"""Explains a divisor that counts elements without a weight: padding, or a mask that is a choice.
+
+A mean over all positions gives each position the same weight in every window if the mask leaves out
+a constant share: that is a constant factor. It does on average if the mask is drawn at random. If
+the share follows the data, as that of padding does, so does the weight of an element.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from gradledger_monitor.model.numbers import number
+from gradledger_monitor.model.objectives import Objective
+from gradledger_monitor.model.readings import WeightedTerm
+from gradledger_monitor.model.step_facts import StepFacts
+from gradledger_monitor.model.token_ledger import total
+from gradledger_monitor.rules.balance.evidence import (
+    Near,
+    constant_over_positions,
+    is_function_of_log_probabilities,
+    is_of_tokens,
+)
+from gradledger_monitor.rules.balance.history import ONE_MORE
+from gradledger_monitor.rules.balance.patterns import Closed, Diagnosis, Pattern, wrong_windows
+
+MASKED = (
+    "some elements of the loss have no weight, and whether its divisor should count them is not "
+    'known; if the loss is right, declare contract="sample"'
+)
+CONSTANT_SHARE = (
+    "That is the share of the elements that have a weight: the mean counts the others, too. The "
+    "share is the same in every window so far, so that it is a constant factor"
+)
+# Standard deviations of a sum of squares, above which shares differ by more than chance: of a
+# million windows of a mask that is drawn at random, hardly one is above it.
+BEYOND_CHANCE = 5.0
+SHOWN = 2  # earlier windows that show a constant share
+ROUNDED = 0.02  # of a count that a share of all elements is rounded to
+RAGGED = 3  # sizes of micro-batches; two are those of a loader whose last batch is short
+# Patterns of windows of which nothing but the share of their elements may explain the balance.
+_OPEN: frozenset[Pattern] = frozenset({"padding", "pending", "unmeasured", "constant"})
+
+
+class _Share(NamedTuple):
+    """The elements with a weight of a micro-batch, or of an earlier window, and all of them."""
+
+    counted: float
+    size: float
+    micro_batches: int = 1  # of all ranks
+
+
+def by_masked_elements(
+    facts: StepFacts, objective: Objective, past: Sequence[Closed]
+) -> Diagnosis | None:
+    """Whether each micro-batch is divided by all its positions, and what their share shows."""
+    constant = constant_over_positions(facts, objective)
+    if constant is None:
+        return None
+    near = Near(objective.ledger.balance, facts.tolerance)
+    wrong = wrong_windows(past)
+    alike = {c.pattern for c in wrong if near(c.balance or 0.0)}
+    padding = Diagnosis("padding", objective=objective, constant=constant)
+    if is_of_tokens(objective):  # tokens are ignored, and not left out by chance
+        return padding if alike <= {"padding"} else None
+    before = list(_shares_before(facts, objective, past, constant))
+    shares = [*before, *_shares_now(objective)]
+    if len(before) == len(wrong) and _is_constant(shares):
+        if len(wrong) < SHOWN:
+            return Diagnosis("pending", ONE_MORE, objective)
+        return Diagnosis("constant", "", objective, evidence=CONSTANT_SHARE)
+    if not alike <= _OPEN:
+        return None  # as many positions count by chance as an earlier balance states
+    # a mean of means of different sizes is wrong in any unit
+    if not _is_ragged(_sizes(objective)) and _may_be_drawn(shares):
+        return Diagnosis("unmeasured", MASKED, objective)
+    return padding
+
+
+def masked_may_count(
+    facts: StepFacts, objective: Objective, past: Sequence[Closed], intended: float
+) -> bool:
+    """Whether the contract may hold in elements of which some have no weight.
+
+    Of a function of log-probabilities, such an element is masked, or its weight is zero by design
+    (an advantage). If the author counted some of these, too, the divisor is between the elements
+    that have a weight and all of them. So is a mean over the pixels of images of one size: it has
+    one divisor in all windows. Of other losses, a divisor that counts them is a mistake.
+    """
+    mean = objective.kind.startswith("MeanBackward")
+    weighs = (
+        objective.weighted_inside
+        or is_function_of_log_probabilities(objective)
+        or (mean and not _is_padded(facts, objective, past))
+    )
+    if objective.elements_count or not weighs:
+        return False
+    weights = [
+        (t, _outer_weight(t) if objective.weighted_inside else t.weight) for t in objective.terms
+    ]
+    counted = total(t.tokens * weight for t, weight in weights)
+    whole = total((t.loss_term.elements or 0) * w for t, w in weights)
+    return counted <= intended <= whole * (1 + facts.tolerance)
+
+
+def _outer_weight(term: WeightedTerm) -> float:
+    """The weight that the outermost reduction gives an element, in the applied gradient."""
+    return abs(number(term.loss_term.element_weight) or 0.0) * term.factor
+
+
+def _is_constant(shares: Sequence[_Share]) -> bool:
+    """Whether all shares are equal, but for the rounding of a number of elements."""
+    mean = _mean(shares)
+    off = [(abs(share.counted - mean * share.size), share.counted) for share in shares]
+    return all(distance <= min(1.0, ROUNDED * counted) for distance, counted in off)
+
+
+def _may_be_drawn(shares: Sequence[_Share]) -> bool:
+    """Whether the shares may be those of a mask that is drawn for each element.
+
+    Neighbours are compared, so that a share that drifts, as that of a confidence does, is none of
+    padding.
+    """
+    mean, pairs = _mean(shares), list(pairwise(shares))
+    variance = mean * (1 - mean)
+    if variance <= 0 or not pairs:
+        return True
+    squares = [
+        (a.counted / a.size - b.counted / b.size) ** 2 / (1 / a.size + 1 / b.size) for a, b in pairs
+    ]
+    return total(squares) / variance <= _greatest_by_chance(len(pairs))
+
+
+def _mean(shares: Sequence[_Share]) -> float:
+    return total(share.counted for share in shares) / total(share.size for share in shares)
+
+
+def _greatest_by_chance(count: int) -> float:
+    """A sum of so many squares of standard normal numbers that is hardly ever exceeded.
+
+    By the approximation of Wilson and Hilferty.
+    """
+    step = 2 / (9 * count)
+    return count * (1 - step + BEYOND_CHANCE * math.sqrt(step)) ** 3
+
+
+def _shares_now(objective: Objective) -> Iterator[_Share]:
+    for term in objective.terms:
+        yield _Share(term.tokens, term.loss_term.size or term.tokens)
+
+
+def _shares_before(
+    facts: StepFacts, objective: Objective, past: Sequence[Closed], constant: float
+) -> Iterator[_Share]:
+    """Those of earlier windows, whose balance is their share if all positions divide them."""
+    scale = constant * (facts.run.declared_scale or 1.0)
+    for closed in wrong_windows(past):
+        if closed.unit == objective.reading.unit and closed.tokens and closed.balance:
+            share = closed.balance / scale
+            if share < 1:
+                micro_batches = closed.micro_batches * facts.run.world_size
+                yield _Share(closed.tokens, closed.tokens / share, micro_batches)
+
+
+def _is_padded(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> bool:
+    """Whether the elements of a mean may be those of sequences of different lengths.
+
+    In one dimension nothing is padded. Images have one size, but for the last batch of an epoch.
+    """
+    terms = [t.loss_term for t in objective.terms]
+    if all(t.rows == t.size for t in terms):
+        return False
+    constant = constant_over_positions(facts, objective) or 1.0
+    before = _shares_before(facts, objective, past, constant)
+    return _is_ragged([*_sizes(objective), *(s.size / s.micro_batches for s in before)])
+
+
+def _sizes(objective: Objective) -> list[float]:
+    return [float(t.loss_term.elements or t.loss_term.size or 0) for t in objective.terms]
+
+
+def _is_ragged(sizes: Sequence[float]) -> bool:
+    return len({float(f"{size:.4e}") for size in sizes}) >= RAGGED
