@@ -855,6 +855,21 @@ def test_sequences_of_different_lengths_are_padded_but_in_one_dimension(
     assert patterns_of(windows)[-1].pattern == expected
 
 
+@pytest.mark.parametrize("divisor", ["all", "counted"])
+def test_the_positions_that_a_mask_leaves_out_are_none(divisor: str) -> None:
+    """The five entries of each position are added up; a mask leaves out whole positions."""
+    windows = []
+    for n in BY_DATA:
+        weight = 1 / (n if divisor == "counted" else 300)
+        more = {"size": 1500, "rows": 12, "positions": 300, "elements": 300}
+        loss = term(5 * n, weight, "none", element_weight=weight, **more)
+        windows.append(facts(record([dataclasses.replace(loss, kind=BCE)])))
+    diagnosis = patterns_of(windows)[-1]
+    assert (diagnosis.pattern, diagnosis.constant) == (
+        ("padding", 5.0) if divisor == "all" else ("fair", 1.0)
+    )
+
+
 def test_of_many_sizes_in_a_window_the_mean_is_wrong_whatever_the_mask_is() -> None:
     losses = [
         dataclasses.replace(

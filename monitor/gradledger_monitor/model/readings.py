@@ -263,11 +263,30 @@ def _count_and_weight(t: WeightedTerm, unit: str) -> tuple[float, float] | None:
     elif unit == "rows":  # a row of one element that has no weight is none of them
         units = None if term.rows == term.size and t.tokens < (term.size or 0) else term.rows
     else:  # elements in one dimension have no positions
-        units = None if (term.positions or 0) < (term.rows or 1) else term.positions
+        units = None if (term.positions or 0) < (term.rows or 1) else counted_positions(t)
     if units is None or not 0 < units < math.inf:  # class weights may be any number
         return None
     # a mean has a fixed total weight: with more units, each has less
     return float(units), weight * t.tokens / units if mean and units != t.tokens else weight
+
+
+def entries_of_a_position(t: WeightedTerm) -> int | None:
+    """The entries of a position, such as the channels of a pixel, if a mask leaves out whole ones.
+
+    None if the elements with a weight are no multiple of them.
+    """
+    size, positions = t.loss_term.size or 0, t.loss_term.positions or 0
+    if not 0 < positions <= size or size % positions or t.tokens % (size // positions):
+        return None
+    return size // positions
+
+
+def counted_positions(t: WeightedTerm) -> float | None:
+    """The positions of a term: those with a weight, if a mask leaves out whole ones."""
+    entries = entries_of_a_position(t)
+    if entries is None or (t.loss_term.positions or 0) <= (t.loss_term.rows or 1):
+        return t.loss_term.positions  # a row may be a sequence, of which tokens are masked
+    return t.tokens / entries
 
 
 def _weighs_rows(terms: list[WeightedTerm]) -> bool:

@@ -1,4 +1,4 @@
-"""Critic-regularised regression: actions that are no better than expected have no weight, by design.
+"""Critic-regularised regression: actions that are no better than expected do not count.
 
 The share of those that are learned from falls as the critic learns.
 """

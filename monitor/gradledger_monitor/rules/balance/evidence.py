@@ -12,7 +12,11 @@ from collections.abc import Iterator
 from gradledger_monitor.model.losses.term_weights import differ
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.objectives import Objective
-from gradledger_monitor.model.readings import WeightedTerm, is_divided_by_its_count
+from gradledger_monitor.model.readings import (
+    WeightedTerm,
+    entries_of_a_position,
+    is_divided_by_its_count,
+)
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.tolerances import WEIGHT
 
@@ -259,8 +263,9 @@ def constant_over_positions(facts: StepFacts, objective: Objective) -> float | N
     """What multiplies a loss that is divided by all positions: 1, or its constant (T**2).
 
     ``weight * positions * K`` is then that number for every micro-batch; for averaged ranks, times
-    R. Or it is one over the positions of the window, over all ranks; not of means, which hold their
-    own count. None if it is divided otherwise.
+    R. It is the number of entries of a position if these are added up. Or it is one over the
+    positions of the window, over all ranks; not of means, which hold their own count. None if it is
+    divided otherwise.
     """
     terms = objective.terms
     ignored = any(term.loss_term.size != term.tokens for term in terms)
@@ -268,7 +273,9 @@ def constant_over_positions(facts: StepFacts, objective: Objective) -> float | N
         return None
     share = facts.micro_batches_of(objective) * facts.ranks_divisor
     weighted = [(Near(t.weight, facts.tolerance), t.loss_term.size or 0) for t in terms]
-    for constant in (1.0, abs(common_coefficient(objective) or 1.0)):
+    entries = {entries_of_a_position(term) or 1 for term in terms}
+    added = float(entries.pop()) if len(entries) == 1 else 1.0
+    for constant in (1.0, abs(common_coefficient(objective) or 1.0), added):
         if all(is_near(constant / (size * share)) for is_near, size in weighted):
             return constant
     whole = sum(size for _, size in weighted)

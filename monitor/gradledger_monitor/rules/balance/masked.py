@@ -138,7 +138,7 @@ def _mean(shares: Sequence[_Share]) -> float:
 
 
 def _greatest_by_chance(count: int) -> float:
-    """A sum of so many squares of standard normal numbers that is hardly ever exceeded.
+    """What a sum of ``count`` squares of standard normal numbers hardly ever exceeds.
 
     By the approximation of Wilson and Hilferty.
     """

@@ -7,7 +7,11 @@ import math
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.rules.balance.counts import followed_count
-from gradledger_monitor.rules.balance.evidence import common_coefficient, divides_by_samples
+from gradledger_monitor.rules.balance.evidence import (
+    common_coefficient,
+    divides_by_samples,
+    is_of_tokens,
+)
 from gradledger_monitor.rules.balance.patterns import Pattern
 from gradledger_monitor.rules.gradient_scale_effects import changing_factor_effect
 from gradledger_monitor.rules.number_text import significant
@@ -67,7 +71,9 @@ class WrongDenominator(Rule):
     **When it is silent**
 
     The balance is 1; K, the world size or a plain sum explains it (other rules); it is constant
-    and the divisor does not match all positions.
+    and the divisor does not match all positions. A mask of another loss than a cross entropy leaves
+    out the same share of its elements in every window, or shares that differ by chance, or drift;
+    or a bare mean is masked, and its batches have one size: the mask may be intended.
 
     **Incidents**
 
@@ -177,9 +183,11 @@ def _cause(
 ) -> str:
     besides = f" besides the constant {significant(constant)}" if constant != 1 else ""
     if pattern == "padding":
+        targets = "ignored targets (padding, or the first token of each sequence)"
+        ignored = targets if is_of_tokens(objective) else "those that a mask leaves out"
         return (
             f"the token weights match a division by all positions of each micro-batch{besides}, "
-            "including ignored targets (padding, or the first token of each sequence)"
+            f"including {ignored}"
         )
     n = objective.ledger.tokens
     if objective.reading.unit == "class_weight":
