@@ -855,6 +855,30 @@ def test_sequences_of_different_lengths_are_padded_but_in_one_dimension(
     assert patterns_of(windows)[-1].pattern == expected
 
 
+@pytest.mark.parametrize(
+    ("smoothed", "head", "expected"),
+    [
+        ((30, 30), 1, "smoothing"),
+        ((20, 25), 1, "coefficient"),  # it is masked, too
+        ((30, 25), 1, "coefficient"),
+        ((30, 30), 2, "coefficient"),  # of other logits
+        ((30, 30), None, "coefficient"),
+    ],
+)
+def test_a_smoothing_that_counts_what_its_cross_entropy_ignores_is_a_mistake(
+    smoothed: tuple[int, int], head: int | None, expected: Pattern
+) -> None:
+    """Two micro-batches of 30 positions, of which 20 and 25 count: 45 divide everything."""
+    batches = []
+    for counted, also in zip((20, 25), smoothed, strict=True):
+        hard = term(counted, 0.9 / 45, "sum", size=30, head=1, coefficient=0.9)
+        soft = term(also, 0.1 / 45, "sum", size=30, head=head, coefficient=0.1)
+        batches.append([hard, dataclasses.replace(soft, kind="LabelSmoothing")])
+    patterns = [diagnosis.pattern for diagnosis in diagnose(facts(record(batches)), [])]
+    together = smoothed == (20, 25)  # on the same tokens, with weights that add up to 1
+    assert patterns == (["fair"] if together else ["coefficient", expected])
+
+
 @pytest.mark.parametrize("divisor", ["all", "counted"])
 def test_the_positions_that_a_mask_leaves_out_are_none(divisor: str) -> None:
     """The five entries of each position are added up; a mask leaves out whole positions."""

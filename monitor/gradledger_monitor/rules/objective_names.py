@@ -11,6 +11,7 @@ _ORDINALS = ("first", "second", "third", "fourth")
 _LOSSES = {
     "NllLoss": "cross entropy",
     "SoftCrossEntropy": "cross entropy with soft targets",
+    "LabelSmoothing": "label smoothing",
     "Gather": "cross entropy by hand",
     "Index": "cross entropy by hand",
     "MseLoss": "mean squared error",

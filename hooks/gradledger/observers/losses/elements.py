@@ -52,6 +52,7 @@ from gradledger.observers.losses.node_names import (
     PRODUCTS,
     REDUCTIONS,
     RESHAPES,
+    SMOOTHING,
     SOFTMAXES,
     SUBTRACTIONS,
 )
@@ -207,6 +208,8 @@ class Descent:
             elements.rows = _rows(inside.softmax, elements.shape, position)
             if _is_divergence(inside.softmax, elements.rows, position.trail):
                 kind = DIVERGENCE
+            elif _is_smoothing(inside.softmax, elements, position.trail):
+                kind = SMOOTHING
         path = self._path if position.uniform else position.path
         if _is_statistic(position.trail):
             function = self._path.function or self._reduction
@@ -360,6 +363,20 @@ def _is_divergence(softmax: Any, rows: Rows, trail: tuple[Any, ...]) -> bool:
     """Whether the rows are those of ``target * (target.log() - softmax.log())``."""
     differences = any(node.name() in SUBTRACTIONS for node in trail)
     return softmax.name() == LOG_SOFTMAX and rows.product is not None and differences
+
+
+def _is_smoothing(softmax: Any, elements: Elements, trail: tuple[Any, ...]) -> bool:
+    """Whether the log-probabilities of all classes are added up, each with the same weight."""
+    rows = elements.rows
+    if softmax.name() != LOG_SOFTMAX or rows is None or not rows.sums:
+        return False
+    for node in reversed(trail):
+        if node.name() in REDUCTIONS:
+            dims = getattr(node, "_saved_dim", None)
+            return dims is None or rows.dim in [d % len(elements.shape) for d in signed(dims)]
+        if not _keeps_even(node, ADDITIONS):
+            break
+    return False
 
 
 def _product_above(trail: tuple[Any, ...]) -> Any:

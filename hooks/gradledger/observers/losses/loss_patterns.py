@@ -18,6 +18,7 @@ from gradledger.observers.losses.node_names import (
     PROJECTIONS,
     RESHAPES,
     SELECTIONS,
+    SMOOTHING,
     SOFT_CROSS_ENTROPY,
     SOFTMAXES,
 )
@@ -79,10 +80,11 @@ def head_of(loss: LossNode) -> Any:
     """
     if loss.compiled is not None:
         return loss.compiled.planned.head
-    if loss.elements is not None:
+    if loss.elements is not None and loss.name != SMOOTHING:
         return None if loss.elements.inside is None else head_of(loss.elements.inside)
     node = loss.smoothed or loss.node
-    if not (node.name().startswith("NllLoss") or loss.name in (*PICKS, SOFT_CROSS_ENTROPY)):
+    by_hand = (*PICKS, SOFT_CROSS_ENTROPY, SMOOTHING)
+    if not (node.name().startswith("NllLoss") or loss.name in by_hand):
         return None
     for _ in range(_HEAD_DEPTH):
         below = node.next_functions[0][0] if node.next_functions else None

@@ -31,6 +31,9 @@ SOFT_CROSS_ENTROPY = "SoftCrossEntropy"
 # The name of a divergence between probabilities: of several nodes since PyTorch 2.13.
 DIVERGENCE = "KlDivergence"
 
+# The name of a sum or mean of the log-probabilities of all classes: label smoothing by hand.
+SMOOTHING = "LabelSmoothing"
+
 # Reductions: a hand-written loss ends in one of these.
 REDUCTIONS: dict[str, Reduction] = {
     "MeanBackward0": "mean",

@@ -47,6 +47,7 @@ from gradledger_monitor.rules.balance.further import (
     is_divided_twice,
     is_in_one_micro_batch,
     is_undivided,
+    smoothed_cross_entropy,
     window_of_the_same_weight,
 )
 from gradledger_monitor.rules.balance.history import ONE_MORE, in_usual_unit
@@ -183,6 +184,8 @@ def _of_main(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> 
         return Diagnosis("unmeasured", NONLINEAR, objective)
     if objective.reading.of_part and not is_fair(facts, objective):
         return Diagnosis("unmeasured", PARTS_OR_TASKS, objective)
+    if smoothed_cross_entropy(facts, objective) is not None:
+        return Diagnosis("smoothing", objective=objective)
     diagnosis = explain(facts, objective, past)
     masked = objective.weighted_inside and not objective.elements_count
     if masked and diagnosis.pattern in ("wandering", "early_step", "unprepared"):
@@ -232,8 +235,10 @@ def _of_further(
 ) -> Diagnosis:
     """A further objective: without the division by K that the main one has, or with its weight.
 
-    Or a cross entropy whose divisor counts ignored targets, too.
+    Or a cross entropy whose divisor counts ignored targets, too, or its smoothing.
     """
+    if smoothed_cross_entropy(facts, objective) is not None:
+        return Diagnosis("smoothing", objective=objective)
     if is_fair(facts, objective):
         return Diagnosis("fair", objective=objective)
     # whatever the main one is divided by: a penalty counts no tokens

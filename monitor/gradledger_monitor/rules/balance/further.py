@@ -15,6 +15,7 @@ from gradledger_monitor.model.readings import WeightedTerm
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.tolerances import WEIGHT
 from gradledger_monitor.rules.balance.evidence import (
+    SMOOTHING,
     Near,
     common_coefficient,
     divides_by_all_positions,
@@ -58,13 +59,44 @@ def is_in_one_micro_batch(main: Objective | None, objective: Objective) -> bool:
 
 
 def counts_ignored(facts: StepFacts, objective: Objective) -> bool:
-    """Whether a summed cross entropy is divided by all positions, ignored ones included.
+    """Whether a summed cross entropy, or its smoothing, is divided by all positions.
 
-    A loss that the loop masks may be a mean over all of them on purpose, as the consistency of
-    FixMatch is. A constant in front of it, if there is one, is not taken out: it shows nothing.
+    That is, ignored ones included. Another loss that the loop masks may be a mean over all of them
+    on purpose, as the consistency of FixMatch is.
     """
     summed = objective.kind.startswith("NllLoss") and reductions(objective) == {"sum"}
-    return summed and divides_by_all_positions(facts, objective)
+    smoothing = objective.kind == SMOOTHING
+    return (summed or smoothing) and divides_by_all_positions(facts, objective)
+
+
+def smoothed_cross_entropy(facts: StepFacts, objective: Objective) -> Objective | None:
+    """The cross entropy that a smoothing belongs to, if that counts positions it ignores.
+
+    They share a head. In each micro-batch the smoothing counts all positions of the cross entropy,
+    and somewhere the cross entropy counts fewer.
+    """
+    if objective.kind != SMOOTHING:
+        return None
+    heads = {term.loss_term.head for term in objective.terms}
+    smoothed = _counts(objective, all_positions=False)
+    for other in facts.objectives:
+        of_tokens = other.kind.startswith(("NllLoss", "Gather", "Index"))
+        if not of_tokens or {term.loss_term.head for term in other.terms} != heads or None in heads:
+            continue
+        counted, positions = (_counts(other, all_positions=each) for each in (False, True))
+        if smoothed == positions != counted:
+            return other
+    return None
+
+
+def _counts(objective: Objective, all_positions: bool) -> dict[tuple[int, int], float]:
+    """The tokens of each micro-batch, or all its positions, of which some may not count."""
+    counts: dict[tuple[int, int], float] = {}
+    for term in objective.terms:
+        key = (term.rank, term.micro_batch)
+        size = term.loss_term.size or term.loss_term.elements or 0
+        counts[key] = counts.get(key, 0.0) + (size if all_positions else term.tokens)
+    return counts
 
 
 def is_undivided(facts: StepFacts, objective: Objective) -> bool:

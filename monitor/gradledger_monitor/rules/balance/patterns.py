@@ -20,6 +20,7 @@ Pattern = Literal[
     "missing",  # B = K
     "term_missing",  # B of a further objective is K times its coefficient
     "term_padding",  # a further objective is divided by all positions, ignored ones too
+    "smoothing",  # a label smoothing counts positions that its cross entropy ignores
     "term_world",  # B of a penalty is R times its coefficient: every rank adds it
     "double",  # B = 1/K
     "term_double",  # K divides a further objective twice, or it is a count of the objective, too

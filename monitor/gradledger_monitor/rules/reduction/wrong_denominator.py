@@ -9,9 +9,11 @@ from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.rules.balance.counts import followed_count
 from gradledger_monitor.rules.balance.evidence import (
     common_coefficient,
+    constant_over_positions,
     divides_by_samples,
     is_of_tokens,
 )
+from gradledger_monitor.rules.balance.further import smoothed_cross_entropy
 from gradledger_monitor.rules.balance.patterns import Pattern
 from gradledger_monitor.rules.gradient_scale_effects import changing_factor_effect
 from gradledger_monitor.rules.number_text import significant
@@ -36,6 +38,11 @@ for x, y in window:
     (sum_of_losses(model(x), y) / count).backward()
 # on several ranks, count over all of them; DDP averages, so multiply the loss by their number"""
 
+FIX_OF_SMOOTHING = """\
+# before the sum over the positions, as for the negative log-likelihood:
+smooth_loss = smooth_loss.masked_fill(target.unsqueeze(-1) == ignore_index, 0.0)
+# a mean over positions divides by those that count"""
+
 
 SAMPLES = (
     " The divisor is the number of samples: if the loss is a sum for each of them on purpose, "
@@ -52,7 +59,8 @@ class WrongDenominator(Rule):
     matches no other mistake; or the divisor is the token count of an earlier window; or it follows
     the count of the first or the last micro-batch, or of the window before, in six windows of at
     least three different counts; or the token weights match a division by all positions of a
-    micro-batch, including those whose targets are ignored; of one of several losses, too.
+    micro-batch, including those whose targets are ignored; of one of several losses, too. Or a
+    label smoothing by hand adds up positions that the cross entropy on the same logits ignores.
 
     **Why it matters**
 
@@ -89,6 +97,9 @@ class WrongDenominator(Rule):
         further = next((d for d in window.diagnoses if d.pattern == "term_padding"), None)
         if further is not None and further.objective is not None:
             return _of_further(window, further.objective)
+        smoothing = next((d for d in window.diagnoses if d.pattern == "smoothing"), None)
+        if smoothing is not None and smoothing.objective is not None:
+            return _of_smoothing(window, smoothing.objective)
         if shows(window, "other_count"):
             return _of_other_count(window)
         if not shows(window, "wandering", "padding", "stale"):
@@ -160,16 +171,40 @@ def _unit(objective: Objective, unit: str) -> str:
     return "utterances" if objective.kind.startswith("CtcLoss") else "elements"
 
 
+def _of_smoothing(window: Window, smoothing: Objective) -> Outcome:
+    """A smoothing by hand, which adds up positions that its cross entropy ignores."""
+    facts = window.facts
+    main = smoothed_cross_entropy(facts, smoothing)
+    assert main is not None  # it is what the pattern was diagnosed from
+    counted_ones, all_of_them = main.ledger.tokens, smoothing.ledger.tokens
+    name = objective_name(main, facts.objectives)
+    ignored = 1 - counted_ones / all_of_them
+    return finding(
+        "warning",
+        "The label smoothing counts ignored positions",
+        f"The {name} has {counted_ones:,.0f} tokens in this window. The smoothing on the same "
+        f"logits adds up the log-probabilities of {all_of_them:,.0f} positions: {ignored:.0%} of "
+        "them are ignored by the cross entropy, as padding is. They pull the weights to equal "
+        "probabilities, more so in a batch with more padding.",
+        FIX_OF_SMOOTHING,
+        objective=objective_name(smoothing, facts.objectives),
+        tokens=as_count(counted_ones),
+        positions=as_count(all_of_them),
+        padding=True,
+    )
+
+
 def _of_further(window: Window, objective: Objective) -> Outcome:
     ledger, objectives = objective.ledger, window.facts.objectives
     name, main = objective_name(objective, objectives), objective_name(objectives[0], objectives)
+    constant = constant_over_positions(window.facts, objective) or 1.0
     return finding(
         "warning",
         f"The divisor of the {name} counts ignored positions",
         f"The {main} is normalised. The weights of the {counted(round(ledger.tokens), 'token')} of "
         f"the {name} match a division by all positions, including ignored targets: they add up to "
-        f"{significant(ledger.balance)} instead of 1. So the share of the {name} in the gradient "
-        "changes with the number of ignored targets.",
+        f"{significant(ledger.balance)} instead of {significant(constant)}. So the share of the "
+        f"{name} in the gradient changes with the number of ignored targets.",
         token_mean(window.facts, objective),
         objective=name,
         balance=round(ledger.balance, 6),
