@@ -86,6 +86,42 @@ def test_a_limit_of_a_tenth_of_the_scale_is_scaled_too(scale: float, is_reported
     assert (finding_of("clip_before_unscale", window) is not None) is is_reported
 
 
+def by_a_constant(scale: float, *events: Event, factor: float | None = None) -> StepRecord:
+    """A window without a GradScaler: a constant multiplies the loss, and divides the gradients."""
+    losses = [term(n, scale / 20, coefficient=scale) for n in (10, 10)]
+    return record(losses, events=list(events), post_factor=1 / scale if factor is None else factor)
+
+
+CLIPPED = 1 / SCALE / 70.0  # a norm of 70 to 1, and the division
+
+
+@pytest.mark.parametrize(
+    ("scale", "event", "factor", "is_reported"),
+    [
+        (SCALE, clip(norm=70.0), CLIPPED, True),
+        (SCALE, clip(norm=0.5), None, True),  # it compares with the wrong norm
+        (SCALE, clip(norm=70.0, factor=1 / SCALE), CLIPPED, False),  # after the division
+        (SCALE, clip(norm=70.0, factor=None), CLIPPED, False),
+        (SCALE, clip(norm=70.0, limit=SCALE), None, False),  # a limit that is multiplied, too
+        (SCALE, clip(norm=70.0, limit=math.inf), None, False),
+        (SCALE, clip(norm=70.0), 1 / 70.0, False),  # a weight of the loss, that is not divided out
+        (8.0, clip(norm=70.0), 1 / 8 / 70.0, False),
+        (20.0, clip(norm=70.0), 1 / 20 / 70.0, False),  # the tokens of the window
+    ],
+)
+def test_a_clip_before_a_static_scale_is_divided_out_is_reported(
+    scale: float, event: Event, factor: float | None, is_reported: bool
+) -> None:
+    finding = finding_of("clip_before_unscale", by_a_constant(scale, event, factor=factor))
+    assert (finding is not None) is is_reported
+    if finding is not None and event.norm == 70.0:
+        assert finding.summary == (
+            "The clip to 1 ran on gradients multiplied by 1,024, by which the loop divides them "
+            "after it. It measured a norm of 70, which is 0.06836 without the scale. After the "
+            "division, the norm is at most 0.000977."
+        )
+
+
 def test_after_unscale_any_clip_is_right() -> None:
     assert finding_of("clip_before_unscale", scaled(1, Event("unscale", 2), clip(), STEP)) is None
 

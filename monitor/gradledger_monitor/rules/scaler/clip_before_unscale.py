@@ -9,8 +9,8 @@ from gradledger_monitor.model.clipping import CLIP_CALLS
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.rules.number_text import significant
-from gradledger_monitor.rules.rule import OK, Rule, Window, finding
-from gradledger_monitor.rules.scaler.common import SCALER_IN_USE
+from gradledger_monitor.rules.rule import OK, Precondition, Rule, Window, finding
+from gradledger_monitor.rules.scaler.common import SCALER_IN_USE, static_scale
 
 # Of the scale. GradScaler starts at 65,536, and clips are mostly to norms near 1: a limit that is
 # not multiplied by the scale stays below, unless the scale has collapsed.
@@ -21,6 +21,21 @@ scaler.unscale_(optimizer)
 torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
 scaler.step(optimizer)
 scaler.update()"""
+
+FIX_OF_STATIC_SCALE = """\
+for p in model.parameters():
+    if p.grad is not None:
+        p.grad.div_(scale)                                            # before the clip
+torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+optimizer.step()"""
+
+
+def _no_scale(window: Window) -> Outcome | None:
+    """The outcome where no loss is scaled, by a GradScaler or by a constant."""
+    return None if static_scale(window.facts) is not None else SCALER_IN_USE.unmet(window)
+
+
+LOSS_IS_SCALED = Precondition("the loss is scaled", _no_scale)
 
 
 class ClipBeforeUnscale(Rule):
@@ -41,13 +56,14 @@ class ClipBeforeUnscale(Rule):
 
     **What to do**
 
-    Call ``scaler.unscale_(optimizer)`` before clipping.
+    Call ``scaler.unscale_(optimizer)`` before clipping, or divide by a static scale before it.
 
     **When it is silent**
 
     ``unscale_`` ran first, or the gradients were unscaled by hand; the limit is infinite, so
     that the clip only measures the norm; the limit is at least a tenth of the scale, as one
-    that is multiplied by it, too.
+    that is multiplied by it, too. A static scale below 16, or one that equals a count of the
+    window, may be no loss scale.
 
     **Incidents**
 
@@ -58,10 +74,13 @@ class ClipBeforeUnscale(Rule):
     points_at = ("clip_norm", "clip_value")
     inhibits = ("norm.*", "clip.*")
 
-    precondition = SCALER_IN_USE
+    precondition = LOSS_IS_SCALED
 
     def evaluate(self, window: Window) -> Outcome:
         """A finite clip before any unscale."""
+        static = static_scale(window.facts)
+        if static is not None:
+            return _before_division(window, static)
         scale = window.facts.scale or 1.0
         for event in window.facts.record.events:
             if event.op == "unscale" and event.own:
@@ -79,6 +98,29 @@ def _is_scaled(event: Event, scale: float) -> bool:
     if limit >= SCALED_LIMIT * scale:
         return False
     return factor is None or factor * scale > 2
+
+
+def _before_division(window: Window, scale: float) -> Outcome:
+    """A clip of gradients that a loop without a GradScaler divides by its constant later."""
+    last = len(window.facts.record.micro_batches)
+    for event in window.facts.own_calls("clip_norm"):
+        unchanged = number(event.factor) is not None  # of the gradients since backward
+        if event.after == last and unchanged and _is_scaled(event, scale):
+            norm, limit = number(event.norm), number(event.limit)
+            return finding(
+                "error",
+                "Gradients are clipped before the loss scale is divided out",
+                f"The clip to {limit:g} ran on gradients multiplied by {significant(scale)}, by "
+                f"which the loop divides them after it.{_measured(norm, scale)} After the "
+                f"division, the norm is at most {(limit or 0) / scale:.3g}.",
+                FIX_OF_STATIC_SCALE,
+                scale=scale,
+                limit=limit,
+                norm_seen=norm,
+                norm_true=None if norm is None else norm / scale,
+                optimizer=window.facts.optimizer_name,
+            )
+    return OK
 
 
 def _report(event: Event, scale: float, window: Window) -> Outcome:

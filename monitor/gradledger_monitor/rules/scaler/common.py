@@ -7,7 +7,10 @@ import math
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.step_facts import StepFacts
+from gradledger_monitor.model.tolerances import WEIGHT
 from gradledger_monitor.rules.rule import Precondition, Window, not_applicable, not_measured
+
+LEAST_STATIC = 16.0  # loss scales are 128 and more; a smaller constant may be a weight
 
 
 def _no_scaler(window: Window) -> Outcome | None:
@@ -21,6 +24,34 @@ def _no_scaler(window: Window) -> Outcome | None:
 
 
 SCALER_IN_USE = Precondition("a GradScaler is in use", _no_scaler)
+
+
+def static_scale(facts: StepFacts) -> float | None:
+    """The constant loss scale of a loop without a GradScaler, which it divides out after backward.
+
+    It multiplies every loss, nearest to the root, and is no count of the window: micro-batches,
+    ranks, tokens, samples. None if there is none, or if a change of single values hides it.
+    """
+    if facts.scale is not None or facts.factor_unmeasured or facts.all_reduce is not None:
+        return None
+    losses = [t.loss_term for t in facts.terms]
+    factors = {number(t.outer_coefficient) or number(t.coefficient) for t in losses}
+    factor = factors.pop() if len(factors) == 1 else None
+    if factor is None or factor < LEAST_STATIC or factor in _counts(facts):
+        return None
+    rest = facts.shared_factors[facts.lowest_rank] * factor
+    return factor if abs(rest - 1) <= WEIGHT else None
+
+
+def _counts(facts: StepFacts) -> set[float]:
+    """What a loop may multiply a loss by, and divide its gradients by, to count."""
+    k, ranks = facts.micro_batches, facts.run.world_size
+    of_terms = [
+        (t.tokens, t.loss_term.size, t.loss_term.rows, t.loss_term.samples) for t in facts.terms
+    ]
+    counts = {float(count) for each in of_terms for count in each if count}
+    whole = [facts.samples, facts.batch_tokens, facts.record.batch_size]
+    return counts | {float(count) for count in (k, ranks, k * ranks, *whole) if count}
 
 
 def has_nan_loss(facts: StepFacts) -> bool:

@@ -1,0 +1,24 @@
+"""A constant loss scale by hand: the gradients are divided by it, and clipped then."""
+
+import torch
+import torch.nn.functional as F
+
+from museum.parts import TinyLM, text, valid
+
+torch.manual_seed(46)
+model = TinyLM()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.3, momentum=0.9)
+windows = text(6, seed=46)
+scale, max_norm = 1024.0, 1.0
+
+for window in windows:
+    tokens = sum(valid(labels) for _, labels in window)
+    for ids, labels in window:
+        logits = model(ids).flatten(0, 1)
+        loss = F.cross_entropy(logits, labels.flatten(), reduction="sum") / tokens
+        (loss * scale).backward()
+    for parameter in model.parameters():
+        parameter.grad.div_(scale)
+    torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+    optimizer.step()
+    optimizer.zero_grad()
