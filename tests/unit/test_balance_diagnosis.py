@@ -792,6 +792,44 @@ def test_a_mean_over_images_of_one_size_may_count_masked_pixels(
     assert (diagnosis.reason == MASKED) == (pattern == "unmeasured")
 
 
+FLAT, ROWS = "one number in each row", "eight numbers in each row"
+
+
+@pytest.mark.parametrize(
+    ("kinds", "shapes", "weighs", "k", "expected"),
+    [
+        (("NllLossBackward0", "MeanBackward0"), (FLAT, FLAT), False, 1, "coefficient"),
+        (("NllLossBackward0", "MeanBackward0"), (FLAT, FLAT), False, 3, "coefficient"),
+        (("NllLossBackward0", "MeanBackward0"), (FLAT, FLAT), False, 2, "unmeasured"),  # K twice?
+        (("MeanBackward0", "MeanBackward0"), (FLAT, ROWS), False, 1, "coefficient"),
+        (("MeanBackward0", "MeanBackward0"), (FLAT, ROWS), True, 1, "coefficient"),
+        (("MeanBackward0", "MeanBackward0"), (FLAT, FLAT), False, 1, "unmeasured"),  # chunks?
+        (("MeanBackward0", "MeanBackward0"), (ROWS, ROWS), False, 1, "unmeasured"),
+    ],
+)
+def test_losses_of_different_kinds_or_dimensions_are_no_chunks_of_one_mean(
+    kinds: tuple[str, str],
+    shapes: tuple[str, str],
+    weighs: bool,
+    k: int,
+    expected: Pattern,
+) -> None:
+    """Half of each of two means; the second one may weigh its elements."""
+    losses = []
+    for rows, kind, shape in zip((40, 48), kinds, shapes, strict=True):
+        size, positions = (rows, 1) if shape is FLAT else (8 * rows, rows)
+        own = {"weight_min": 1e-4, "weight_max": 1e-2} if weighs and shape is ROWS else {}
+        more = {"size": size, "elements": size, "element_weight": 0.5 / size / k, **own}
+        more |= {"rows": rows, "positions": positions, "divisors": (2.0,)}
+        loss = term(size, 0.5 / size / k, "none" if own else "mean", **more)
+        losses.append(dataclasses.replace(loss, kind=kind))
+    diagnosis = first(facts(record([losses] * k)))
+    assert diagnosis.pattern == expected
+    if k == 1 and kinds[0] != kinds[1]:
+        two_ranks = [record([losses] * k, sync="averaged")] * 2
+        assert first(facts(*two_ranks)).pattern == "unmeasured"  # or the ranks divide once more
+
+
 def masked_mean(counted: int, size: int, kind: str, shape: tuple[int, int] = (1, 1)) -> StepFacts:
     """A window of one micro-batch: a mean over all elements, of which a mask leaves some out."""
     rows, positions = shape

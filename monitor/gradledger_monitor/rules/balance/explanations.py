@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import product
+from itertools import combinations, product
 
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.objectives import Objective, losses_together
@@ -235,24 +235,59 @@ def _by_coefficient(
 def _by_losses_together(facts: StepFacts, main: Objective) -> Diagnosis | None:
     """Losses whose balances add up to 1: the mean of tasks with heads of their own, or parts.
 
-    As many tasks as micro-batches would hide a division by K twice.
+    As many tasks as micro-batches would hide a division by K twice. Of losses that weigh their
+    elements, the balance is not compared: that their number divides them all shows the mean.
     """
     scale = facts.run.declared_scale or 1.0
     for group in losses_together(facts.objectives):
         balance = total([objective.ledger.balance for objective in group])
         if not Near(balance / scale, facts.tolerance)(1.0):
             continue
-        share = Near(main.ledger.balance / scale, facts.tolerance)(1 / len(group))
-        if share and facts.micro_batches_of(main) != len(group) and _on_separate_heads(group):
+        if _is_mean_of(group, facts, main):
             return Diagnosis("coefficient", objective=main)
         return Diagnosis("unmeasured", PARTS_OR_TASKS, group[0])
+    losses = [objective for objective in facts.objectives if not objective.is_penalty]
+    divisors = [term.loss_term.divisors for objective in losses for term in objective.terms]
+    divided = len(losses) > 1 and all(len(losses) in map(number, each) for each in divisors)
+    if divided and _is_mean_of(losses, facts, main):
+        return Diagnosis("coefficient", objective=main)
     return None
+
+
+def _is_mean_of(group: list[Objective], facts: StepFacts, main: Objective) -> bool:
+    """Whether the main loss has its share of a mean of losses, none of which is a chunk of one.
+
+    Of as many ranks as losses, a division by the ranks has the same balance.
+    """
+    balance = main.ledger.balance / (facts.run.declared_scale or 1.0)
+    share = Near(balance, facts.tolerance)(1 / len(group))
+    if not share or facts.micro_batches_of(main) == len(group):
+        return False
+    if _on_separate_heads(group):
+        return True
+    separate = all(_are_separate(one, other) for one, other in combinations(group, 2))
+    return separate and facts.run.world_size != len(group)
 
 
 def _on_separate_heads(group: list[Objective]) -> bool:
     heads = [{term.loss_term.head for term in objective.terms} for objective in group]
     of_one = all(len(each) == 1 and None not in each for each in heads)
     return of_one and len(set().union(*heads)) == len(group)
+
+
+def _are_separate(one: Objective, other: Objective) -> bool:
+    """Whether two losses have different heads, kinds or numbers of dimensions.
+
+    Chunks of one loss have the same. In one dimension a row has one element.
+    """
+    if _on_separate_heads([one, other]):
+        return True
+    pair = [[term.loss_term for term in objective.terms] for objective in (one, other)]
+    if len({(terms[0].kind, terms[0].of) for terms in pair}) == 2:
+        return True
+    flat = [{bool(term.rows) and term.rows == term.size for term in terms} for terms in pair]
+    measured = all(term.rows and term.size for terms in pair for term in terms)
+    return measured and all(len(each) == 1 for each in flat) and flat[0] != flat[1]
 
 
 def _by_earlier_count(
