@@ -819,7 +819,8 @@ def test_losses_of_different_kinds_or_dimensions_are_no_chunks_of_one_mean(
     for rows, kind, shape in zip((40, 48), kinds, shapes, strict=True):
         size, positions = (rows, 1) if shape is FLAT else (8 * rows, rows)
         own = {"weight_min": 1e-4, "weight_max": 1e-2} if weighs and shape is ROWS else {}
-        more = {"size": size, "elements": size, "element_weight": 0.5 / size / k, **own}
+        more: dict[str, Any] = {"size": size, "elements": size, **own}
+        more |= {"element_weight": 0.5 / size / k}
         more |= {"rows": rows, "positions": positions, "divisors": (2.0,)}
         loss = term(size, 0.5 / size / k, "none" if own else "mean", **more)
         losses.append(dataclasses.replace(loss, kind=kind))

@@ -92,6 +92,20 @@ def test_the_fix_names_the_divisor_of_accelerate_if_it_may_call_backward() -> No
     assert shown({"environment": BOTH}) == fixes.TOKEN_MEAN["plain"] + fixes.NOTE_ACCELERATE
 
 
+def test_a_mean_by_class_weights_is_fixed_by_their_sum() -> None:
+    def of(ranks: int = 1, **more: Any) -> str:
+        means = [term(n, 1 / 2 / n, class_weight=w) for n, w in ((10, 14.0), (2, 0.5))]
+        run = more.pop("run", {})
+        findings = judged([facts(*[record(means, **more)] * ranks, **run)]).findings
+        return next(f.fix for f in findings if f.rule == "reduction.token_weights_unequal")
+
+    assert of() == fixes.CLASS_WEIGHTED_MEAN["plain"]
+    over_ranks = of(2, sync="averaged", wrapper="ddp")
+    assert over_ranks == fixes.CLASS_WEIGHTED_MEAN["ranks"]
+    assert of(2, sync="averaged", wrapper="fsdp2") == fixes.SUM_OVER_CLASS_WEIGHTS
+    assert of(run={"environment": ACCELERATE}) == fixes.SUM_OVER_CLASS_WEIGHTS
+
+
 @pytest.mark.parametrize("kind", ["CtcLossBackward0", "MseLossBackward0"])
 def test_another_loss_gets_no_cross_entropy(kind: str) -> None:
     assert shown({}, kind=kind) == fixes.SUM_OVER_WINDOW

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from museum.parts import IGNORED
+from museum.parts import IGNORED, VOCABULARY
 
 Call = Callable[..., Any]
 Sum = tuple[Tensor, float]
@@ -230,6 +230,14 @@ def class_weighted(call: Call, batch: Any) -> Sum:
     weights = torch.tensor([0.2, 1.0, 1.0, 1.0, 8.0], dtype=torch.float64)
     loss = F.cross_entropy(call(inputs), labels, weights, reduction="sum")
     return loss, float(weights[labels].sum())
+
+
+def class_weighted_tokens(call: Call, batch: Any) -> Sum:
+    """The cross entropy of every label that counts, by one of four weights of its class."""
+    ids, labels = batch
+    weights = 0.1 + torch.arange(VOCABULARY, dtype=torch.float64) % 4
+    loss = F.cross_entropy(call(ids).flatten(0, 1), labels.flatten(), weights, reduction="sum")
+    return loss, float(weights[labels[labels != IGNORED]].sum())
 
 
 def dice(call: Call, batch: Any) -> Sum:

@@ -78,6 +78,24 @@ loader = DataLoader(windows, batch_size=None)                   # windows: lists
 accumulate = {}                                                 # no accumulate_grad_batches""",
 }
 
+CLASS_WEIGHTED_MEAN: dict[Loop, str] = {
+    "plain": """\
+# before the window:
+counted = [labels[labels != -100] for _, labels in window]      # causal LM: labels[:, 1:]
+total = sum(class_weights[labels].sum() for labels in counted)
+# for each micro-batch:
+loss = F.cross_entropy(logits, labels, weight=class_weights, reduction="sum") / total
+loss.backward()""",
+    "ranks": """\
+# before the window:
+counted = [labels[labels != -100] for _, labels in window]      # causal LM: labels[:, 1:]
+total = sum(class_weights[labels].sum() for labels in counted)
+dist.all_reduce(total)
+# for each micro-batch:
+loss = F.cross_entropy(logits, labels, weight=class_weights, reduction="sum") / total
+(loss * dist.get_world_size()).backward()                     # DDP and FSDP average over ranks""",
+}
+
 MICRO_BATCH_MEAN: dict[Loop, str] = {
     "plain": """\
 # for each micro-batch:
@@ -152,6 +170,11 @@ SUM_OVER_WINDOW = """\
 # over all ranks. Then undo what divides once more: K in accelerator.backward() and in automatic
 # optimization of Lightning, the number of ranks in DDP and FSDP."""
 
+SUM_OVER_CLASS_WEIGHTS = """\
+# Divide the sum of the weighted loss by the sum of the targets' class weights in the whole window,
+# over all ranks. Then undo what divides once more: K in accelerator.backward() and in automatic
+# optimization of Lightning, the number of ranks in DDP and FSDP."""
+
 NO_SHORT_BATCH = """\
 # either leave out the short last batch of each epoch, with DataLoader(..., drop_last=True), or:"""
 
@@ -160,14 +183,26 @@ NOTE_ACCELERATE = """
 
 
 def token_mean(facts: StepFacts, objective: Objective | None) -> str:
-    """The sum over the tokens of a window, divided by their number: for a cross entropy."""
+    """The sum over the tokens of a window, divided by their number: for a cross entropy.
+
+    If it weighs its classes, divided by the sum of their weights.
+    """
+    if _has_class_weights(objective):
+        return _code(CLASS_WEIGHTED_MEAN, facts, SUM_OVER_CLASS_WEIGHTS)
     return fix_of_tokens(_code(TOKEN_MEAN, facts), objective)
 
 
 def fix_of_tokens(code: str, objective: Objective | None) -> str:
     """Code that sums a cross entropy; of other losses, the comment on what must hold."""
+    if _has_class_weights(objective):
+        return SUM_OVER_CLASS_WEIGHTS
     tokens = objective is not None and objective.kind.startswith("NllLoss")
     return code if tokens else SUM_OVER_WINDOW
+
+
+def _has_class_weights(objective: Objective | None) -> bool:
+    """Whether it is a cross entropy of PyTorch that was called with a weight for each class."""
+    return objective is not None and any(t.loss_term.class_weight for t in objective.terms)
 
 
 def without_short_batch(facts: StepFacts, objective: Objective | None) -> str:
@@ -182,10 +217,10 @@ def factor_fix(fixes: dict[Loop, str], facts: StepFacts, objective: Objective | 
     return _code(fixes, facts)
 
 
-def _code(fixes: dict[Loop, str], facts: StepFacts) -> str:
+def _code(fixes: dict[Loop, str], facts: StepFacts, otherwise: str = SUM_OVER_WINDOW) -> str:
     used = loop(facts)
     if used not in fixes:
-        return SUM_OVER_WINDOW
+        return otherwise
     unclear = used in ("plain", "ranks") and "accelerate" in facts.run.environment
     return fixes[used] + (NOTE_ACCELERATE if unclear else "")
 
