@@ -247,21 +247,30 @@ def _by_losses_together(facts: StepFacts, main: Objective) -> Diagnosis | None:
             return Diagnosis("coefficient", objective=main)
         return Diagnosis("unmeasured", PARTS_OR_TASKS, group[0])
     losses = [objective for objective in facts.objectives if not objective.is_penalty]
-    divisors = [term.loss_term.divisors for objective in losses for term in objective.terms]
-    divided = len(losses) > 1 and all(len(losses) in map(number, each) for each in divisors)
-    if divided and _is_mean_of(losses, facts, main):
-        return Diagnosis("coefficient", objective=main)
+    if any(objective.weighted_inside for objective in losses) and _divides_all(losses):
+        return (
+            Diagnosis("coefficient", objective=main) if _is_mean_of(losses, facts, main) else None
+        )
     return None
+
+
+def _divides_all(losses: list[Objective]) -> bool:
+    """Whether the number of losses divides each of them, and none has a weight in front."""
+    terms = [term.loss_term for objective in losses for term in objective.terms]
+    alike = all(term.coefficient is None for term in terms)
+    return alike and all(len(losses) in map(number, term.divisors) for term in terms)
 
 
 def _is_mean_of(group: list[Objective], facts: StepFacts, main: Objective) -> bool:
     """Whether the main loss has its share of a mean of losses, none of which is a chunk of one.
 
-    Of as many ranks as losses, a division by the ranks has the same balance.
+    Of as many ranks as losses, a division by the ranks has the same balance; so has one by K in a
+    window of one micro-batch, where Accelerate states that it accumulates.
     """
     balance = main.ledger.balance / (facts.run.declared_scale or 1.0)
     share = Near(balance, facts.tolerance)(1 / len(group))
-    if not share or facts.micro_batches_of(main) == len(group):
+    accumulates = facts.micro_batches_of(main) == len(group) or facts.record.accumulating
+    if not share or accumulates:
         return False
     if _on_separate_heads(group):
         return True
