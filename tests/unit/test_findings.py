@@ -61,6 +61,41 @@ def test_a_finding_is_new_then_ongoing_and_counts_its_steps() -> None:
     assert (later["first_step"], later["last_step"], later["steps"]) == (1, 4, 4)
 
 
+@pytest.mark.parametrize(
+    ("windows", "first", "steps"),
+    [
+        ([[1 / 4], [1 / 4] * 4], 1, 1),  # the second one shows that the first was divided by 4
+        ([[1 / 4], [1 / 4] * 4, [1 / 4] * 2], 1, 2),
+        ([[1 / 4] * 4, [1 / 4] * 4, [1 / 4] * 2], 3, 1),
+        ([[1 / 2] * 2, [1 / 2] * 2], None, 0),
+    ],
+)
+def test_a_finding_begins_with_the_first_window_that_it_is_about(
+    windows: list[list[float]], first: int | None, steps: int
+) -> None:
+    """Not with the one that showed it."""
+    numbered = [
+        step(number, [term(10, share / 10) for share in shares])
+        for number, shares in enumerate(windows, 1)
+    ]
+    found = [f for f in judged(numbered).findings if f.rule == "reduction.partial_window"]
+    assert [(f.first_step, f.steps) for f in found] == ([] if first is None else [(first, steps)])
+
+
+@pytest.mark.parametrize(("right", "first"), [(0, 1), (3, 4)])
+def test_windows_that_waited_for_another_one_count_and_balanced_ones_do_not(
+    right: int, first: int
+) -> None:
+    def sums(n: int, divisor: float) -> list[Term]:
+        return [term(k * n, 1 / divisor, "sum") for k in (1, 3)]
+
+    balanced = [step(number + 1, sums(10, 40)) for number in range(right)]
+    wrong = [step(right + i, sums(10 * i, 40 * i * 5)) for i in (1, 2, 3)]
+    evaluation = judged([*balanced, *wrong])
+    found = [f for f in evaluation.findings if f.rule == "reduction.balance_off"]
+    assert [(f.first_step, f.last_step, f.steps) for f in found] == [(first, right + 3, 3)]
+
+
 def test_a_finding_that_stays_away_is_resolved_and_one_that_returns_has_regressed() -> None:
     almost = judged(steps((2, WRONG), (RESOLVED_AFTER - 1, RIGHT)))
     away = judged(steps((2, WRONG), (RESOLVED_AFTER, RIGHT)))

@@ -159,7 +159,7 @@ def vanishing(layers: Layers, steps: int = 5) -> EvaluationResult:
 def test_a_gradient_and_updates_that_fall_towards_the_first_layer() -> None:
     result = vanishing(deep(FALLING, MOVED))
     finding = next(f for f in result.findings if f.rule == VANISHING)
-    assert (finding.severity, finding.first_step) == ("warning", 5)
+    assert (finding.severity, finding.first_step, finding.steps) == ("warning", 1, 5)
     assert finding.summary == (
         "At each of the last 5 measured steps, the gradient falls over 4 layers: its RMS is now "
         "0.001 in layers.3.up.weight and 1e-09 in layers.0.up.weight. Relative to its parameters, "

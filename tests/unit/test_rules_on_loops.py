@@ -511,7 +511,7 @@ def test_backwards_that_no_step_followed_are_an_error_if_the_loop_began_anew() -
     assert left_open(5, zeroed=69, norms=70, nonfinite_norms=34) is None
     assert left_open(5, zeroed=69, norms=70, nonfinite_norms=35) is not None
     later = left_open(5, zeroed=69, nonfinite=60, norms=70, nonfinite_norms=65, scaled=70)
-    assert later is not None
+    assert later is not None and (later.first_step, later.last_step) == (4, 4)  # the last step
     assert later.summary == (
         "70 backwards added to the gradients of SGD after step 4, and no step followed until the "
         "process ended. The gradients were zeroed 69 times in between. The loss was not finite at "

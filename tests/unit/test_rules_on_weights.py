@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from gradledger.records import StepRecord, Term
-from gradledger_monitor.model.findings import Finding
+from gradledger_monitor.model.findings import EvaluationResult, Finding
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.reduction.token_weights_unequal import BY_DATA
-from helpers.facts import facts, judged, record, term
+from helpers.facts import accused, facts, judged, record, term
 
 RULE = "reduction.token_weights_unequal"
 
@@ -243,18 +243,23 @@ def test_one_micro_batch_is_no_evidence_that_a_loss_of_unknown_unit_has_equal_we
 def test_unequal_weights_of_equal_counts_follow_from_the_place_in_the_window_or_from_data() -> None:
     """A loop that does not divide its first loss does so always; a loss over its value differs."""
 
-    def said(*windows: tuple[float, ...]) -> str:
+    def evaluation(*windows: tuple[float, ...]) -> EvaluationResult:
         steps = [
             facts(record([term(10, weight, "sum") for weight in weights], number))
             for number, weights in enumerate(windows, 1)
         ]
-        return judged(steps).coverage[RULE]
+        return judged(steps)
+
+    def said(*windows: tuple[float, ...]) -> str:
+        return evaluation(*windows).coverage[RULE]
 
     by_place, other = (0.1, 0.025, 0.025), (0.05, 0.04, 0.03)
     assert said(by_place) == f"not_measured: {BY_DATA}"
     assert said(by_place, by_place) == "finding"
     assert said(by_place, other) == f"not_measured: {BY_DATA}"
     assert said(by_place, other, other) == "finding"
+    for windows, first in (((by_place, by_place), 1), ((by_place, other, other), 2)):
+        assert accused(evaluation(*windows))[RULE] == first
 
 
 def test_micro_batches_that_the_k_of_the_window_before_divides_are_no_weights_of_data() -> None:

@@ -11,7 +11,7 @@ from gradledger_monitor.evaluation.snapshot_codec import RuleEvaluationState
 from gradledger_monitor.model.findings import EvaluationResult, Outcome
 from gradledger_monitor.model.inactivity import Inactivity
 from gradledger_monitor.rules import state as rule_state
-from gradledger_monitor.rules.rule import Precondition, Rule, Window
+from gradledger_monitor.rules.rule import Precondition, Rule, Window, about_steps
 
 
 class RuleEvaluation(RuleOutcomes):
@@ -115,6 +115,8 @@ def evaluate_window(group: RuleGroup, window: Window) -> None:
         if outcome is None:
             try:
                 outcome = evaluation.rule.evaluate(window)
+                if outcome.status == "finding" and precondition.steps is not None:
+                    outcome = about_steps(outcome, precondition.steps(window))
             except Exception as error:
                 outcome = failed(error)
         # A repeated outcome changes nothing, unless it counts towards the end of a finding.

@@ -53,14 +53,18 @@ class RuleOutcomes:
                 self.lifecycle = "resolved"
 
     def _fold_finding(self, step: int, outcome: Outcome) -> None:
+        # a window that was counted before shows nothing new
+        steps = [each for each in outcome.steps or (step,) if each > self.last_step]
+        first = steps[0] if steps else step
         if self.last_finding is None:
-            self.first_step = self.since_step = step
+            self.first_step = self.since_step = first
         elif self.lifecycle == "resolved":
-            self.lifecycle, self.since_step = "regressed", step
+            self.lifecycle, self.since_step = "regressed", first
         else:
             self.lifecycle = "ongoing"
         self.strongest, self.last_finding, self.ok_windows = _FOUND, outcome, 0
-        self.last_step, self.steps = step, self.steps + 1
+        self.last_step = steps[-1] if steps else self.last_step
+        self.steps += len(steps)
 
     def coverage(self) -> Outcome | None:
         """What coverage and the decision tree state of the rule."""

@@ -35,6 +35,9 @@ class Outcome(Struct, frozen=True):
     fix: str = ""
     evidence: dict[str, Any] = {}
     deferred: Callable[[], Outcome] | None = None
+    # The steps that a finding is about, ascending, where these are not the evaluated one alone: a
+    # window may show what the windows before it were.
+    steps: tuple[int, ...] = ()
 
     def with_text(self) -> Outcome:
         """This outcome with its severity, text and evidence."""

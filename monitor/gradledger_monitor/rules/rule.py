@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache, partial
 from typing import Any, ClassVar
+
+from msgspec import structs
 
 from gradledger_monitor.model.findings import Outcome, Severity
 from gradledger_monitor.model.inactivity import Inactivity
@@ -40,11 +42,18 @@ class Precondition:
 
     Many rules have the same precondition. It is evaluated once per window for all rules that
     declare it: ``unmet`` returns the outcome of each of them, or None where the precondition holds.
+    ``steps`` returns the steps that their findings in a window are about; empty is its step.
     """
 
-    def __init__(self, name: str, unmet: Callable[[Window], Outcome | None]) -> None:
+    def __init__(
+        self,
+        name: str,
+        unmet: Callable[[Window], Outcome | None],
+        steps: Callable[[Window], tuple[int, ...]] | None = None,
+    ) -> None:
         self.name = name
         self.unmet = unmet
+        self.steps = steps
 
 
 def _never_unmet(window: Window) -> None:
@@ -98,8 +107,13 @@ def _goes_on(window: Window) -> Outcome | None:
     return OK if window.facts.record.left_open is None else None
 
 
+def _last_step(window: Window) -> tuple[int, ...]:
+    """What was left unfinished has the number of a step that never came."""
+    return (max(window.facts.step - 1, 1),)
+
+
 # Of a record of what the process left unfinished; no other rule has anything to evaluate in it.
-AT_THE_END = Precondition("the process has ended", _goes_on)
+AT_THE_END = Precondition("the process has ended", _goes_on, _last_step)
 
 
 @lru_cache(maxsize=256)
@@ -134,6 +148,11 @@ def as_count(tokens: float) -> int | float:
 def finding(severity: Severity, title: str, summary: str, fix: str, **evidence: Any) -> Outcome:
     """A finding, with the numbers that it is based on."""
     return Outcome("finding", "", severity, title, summary, fix, storable(evidence))
+
+
+def about_steps(outcome: Outcome, steps: Iterable[int]) -> Outcome:
+    """A finding on these steps, ascending: of some, only this one shows what they were."""
+    return structs.replace(outcome, steps=tuple(steps))
 
 
 def storable(value: Any) -> Any:

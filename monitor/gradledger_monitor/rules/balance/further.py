@@ -192,20 +192,31 @@ def window_of_the_same_weight(
     proportional to K. If its constant looks like one that contains 1/K, that of the usual window
     may be meant.
     """
-    k, whole = facts.micro_batches, weight_of_micro_batch(facts, objective)
-    outer = _outer_constant(objective)
-    if whole is None or not objective.is_undivided:
+    k, outer = facts.micro_batches, _outer_constant(objective)
+    if not objective.is_undivided:
         return None
+    lengths = [c.micro_batches for c in windows_of_the_same_weight(facts, objective, past)]
+    return next((n for n in lengths if n != k and not _may_be_share(outer, n)), None)
+
+
+def windows_of_the_same_weight(
+    facts: StepFacts, objective: Objective, past: Sequence[Closed]
+) -> list[Closed]:
+    """The earlier windows of the same main balance where a micro-batch of this objective weighed
+    the same.
+    """
+    whole = weight_of_micro_batch(facts, objective)
+    if whole is None:
+        return []
     tolerance = 2 * max(facts.tolerance, WEIGHT)
     equal, balanced = Near(whole, tolerance), Near(facts.objectives[0].ledger.balance, tolerance)
-    for closed in past:
-        other = closed.micro_batches
-        weights = [w for name, w in closed.further if name == objective.name]
-        shown = other != k and any(equal(weight) for weight in weights)
-        normalised = closed.balance is not None and balanced(closed.balance)
-        if shown and normalised and not _may_be_share(outer, other):
-            return other
-    return None
+    return [
+        closed
+        for closed in past
+        if closed.balance is not None
+        and balanced(closed.balance)
+        and any(equal(weight) for name, weight in closed.further if name == objective.name)
+    ]
 
 
 def _may_be_share(constant: float | None, k: int) -> bool:

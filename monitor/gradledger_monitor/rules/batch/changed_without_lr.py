@@ -13,7 +13,15 @@ from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.definition import DEFAULTS, Parameter
 from gradledger_monitor.rules.number_text import significant
-from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_applicable, not_measured
+from gradledger_monitor.rules.rule import (
+    OK,
+    Rule,
+    Window,
+    about_steps,
+    finding,
+    not_applicable,
+    not_measured,
+)
 from gradledger_monitor.rules.state import declare
 
 FIX = """\
@@ -31,6 +39,7 @@ class _Batch:
         samples=int | None,
         tokens=int | None,
         rate=float,
+        step=int,
     )
 
     def __init__(
@@ -39,11 +48,13 @@ class _Batch:
         samples: int | None = None,
         tokens: int | None = None,
         rate: float = 0.0,
+        step: int = 0,
     ) -> None:
         self.micro_batches = micro_batches
         self.samples = samples  # None if the loss does not show them
         self.tokens = tokens  # padding included
         self.rate = rate
+        self.step = step
 
     @classmethod
     def of(cls, facts: StepFacts, rate: float) -> _Batch:
@@ -55,6 +66,7 @@ class _Batch:
             facts.samples,
             None if positions is None else positions * ranks,
             rate,
+            facts.step,
         )
 
     @property
@@ -198,11 +210,12 @@ class ChangedWithoutLr(Rule):
         if len(self._new) < self.windows or self._ramp.may_begin:
             return OK
         earlier = list(self._sizes)[: -len(self._new)]
+        steps = [batch.step for batch in self._new]
         self._settled, self._new = now, []
         moved = abs(_ratio(rate, before.rate) - 1) > self.lr
         if moved or self._ramp.has_grown or not _was_fixed(earlier, self.before):
             return OK
-        return _report(before, now)
+        return about_steps(_report(before, now), steps)
 
 
 def _was_fixed(sizes: list[int], windows: int) -> bool:

@@ -18,6 +18,7 @@ from gradledger_monitor.rules.rule import (
     OK,
     Rule,
     Window,
+    about_steps,
     counted,
     finding,
     not_applicable,
@@ -78,6 +79,7 @@ class DuplicateData(Rule):
         _fingerprints=Fingerprints,
         _surprise=dict[int, float],
         _losses=list[float],
+        _steps=deque[int],
     )
 
     def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
@@ -87,6 +89,7 @@ class DuplicateData(Rule):
         self._fingerprints = Fingerprints()
         self._surprise: dict[int, float] = {}  # by rank: bits of what equals the first rank's
         self._losses: list[float] = []  # of the first rank, in the last window
+        self._steps: deque[int] = deque(maxlen=self.windows)  # of ``_windows``
 
     def evaluate(self, window: Window) -> Outcome:
         """Equal fingerprints on two ranks, in several windows in a row."""
@@ -99,6 +102,7 @@ class DuplicateData(Rule):
         if not all(prints.values()):
             return not_measured("no fingerprint of the loss targets")
         self._windows.append(prints)
+        self._steps.append(facts.step)
         self._add_surprise(facts.records, prints)
         if len(self._windows) < self.windows:
             return not_measured(f"needs {counted(self.windows, 'window')}")
@@ -106,7 +110,7 @@ class DuplicateData(Rule):
         twins = [rank for rank in others if self._same(first, rank)]
         if not twins or not self._varied():
             return OK
-        return finding(
+        report = finding(
             "error",
             "Ranks train on the same data",
             f"{names(twins)} of {facts.run.world_size} had the same fingerprints of loss targets "
@@ -116,6 +120,7 @@ class DuplicateData(Rule):
             ranks=[first, *twins][:64],
             fingerprints=list(prints[first])[:16],
         )
+        return about_steps(report, self._steps)
 
     def _combined_by_hand(self, facts: StepFacts) -> bool:
         """Whether the loop may have combined each gradient of replicas, all after backward.

@@ -11,6 +11,7 @@ from gradledger_monitor.rules.rule import (
     OK,
     Rule,
     Window,
+    about_steps,
     counted,
     finding,
     not_applicable,
@@ -91,7 +92,7 @@ class NoGradients(Rule):
             return self._one_of_several(facts, record.trainable)
         if self._without < (self.later if self._had else self.first):
             return OK
-        return finding(
+        report = finding(
             "error",
             "The optimizer steps without gradients",
             f"None of the parameters of {facts.optimizer_name} had a gradient at the last "
@@ -101,13 +102,18 @@ class NoGradients(Rule):
             steps_without=self._without,
             trainable=record.trainable,
         )
+        return about_steps(report, self._steps(facts))
+
+    def _steps(self, facts: StepFacts) -> range:
+        """The steps in a row; after a gap, they are counted anew."""
+        return range(facts.step - self._without + 1, facts.step + 1)
 
     def _one_of_several(self, facts: StepFacts, trainable: int) -> Outcome:
         """It may wait for a phase that comes later; by then it is named."""
         label = facts.optimizer_label
         if self._had or not trainable or self._without < self.waits:
             return not_applicable(f"{label} may wait for another optimizer")
-        return finding(
+        report = finding(
             "info",
             f"{label} has never had a gradient",
             f"{label} has made {counted(self._without, 'step')}, and no backward has reached its "
@@ -117,6 +123,7 @@ class NoGradients(Rule):
             steps_without=self._without,
             trainable=trainable,
         )
+        return about_steps(report, self._steps(facts))
 
 
 def _trainable(count: int) -> str:

@@ -11,9 +11,11 @@ from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.definition import DEFAULTS, Parameter
 from gradledger_monitor.rules.norm.layers import layers_by_rank, unmeasured
 from gradledger_monitor.rules.rule import (
+    HISTORY,
     OK,
     Rule,
     Window,
+    about_steps,
     counted,
     finding,
     not_applicable,
@@ -73,11 +75,11 @@ class VanishingByDepth(Rule):
     points_at = ("backward",)
     inhibits = ("norm.dead_layer",)
 
-    state = declare(_in_a_row=int)
+    state = declare(_in_a_row=list[int])
 
     def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
         super().__init__(thresholds)
-        self._in_a_row = 0  # measured steps at which a gradient vanished
+        self._in_a_row: list[int] = []  # measured steps at which a gradient vanished
 
     def evaluate(self, window: Window) -> Outcome:
         """The stack in which the gradient falls furthest, at a step that measures the layers."""
@@ -95,12 +97,14 @@ class VanishingByDepth(Rule):
         if not of_one_kind:
             return not_applicable(f"fewer than {self.least} layers of one kind follow each other")
         vanishing = [stack for stack in of_one_kind if self._vanishes(stack)]
-        self._in_a_row = self._in_a_row + 1 if vanishing else 0
+        row = [*self._in_a_row, facts.step] if vanishing else []
+        self._in_a_row = row[-max(self.steps, HISTORY) :]
         if not vanishing:
             return OK
-        if self._in_a_row < self.steps:
+        if len(self._in_a_row) < self.steps:
             return not_measured(f"needs {counted(self.steps, 'measured step')} in a row")
-        return _report(min(vanishing, key=lambda stack: fall(stack) or 0.0), self._in_a_row)
+        furthest = min(vanishing, key=lambda stack: fall(stack) or 0.0)
+        return about_steps(_report(furthest, len(self._in_a_row)), self._in_a_row)
 
     def _vanishes(self, stack: Stack) -> bool:
         share, first, last = fall(stack), stack[0].ratio, stack[-1].ratio

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 from gradledger_monitor.model.findings import Failure, Outcome
+from gradledger_monitor.rules.balance.further import windows_of_the_same_weight
 from gradledger_monitor.rules.balance.patterns import (
     NOT_MEASURED,
+    Closed,
     Pattern,
     differs_from_earlier,
+    wrong_windows,
 )
 from gradledger_monitor.rules.gradient_scale_effects import (
     changing_factor_effect,
@@ -35,7 +40,59 @@ def no_mistake(window: Window) -> Outcome | None:
     return ok(CHANGED_LATER) if window.facts.factor_unmeasured else OK
 
 
-BALANCE_OFF = Precondition("the balance is off", no_mistake)
+# Patterns that state the same of the windows before that were off, and showed no pattern alone.
+# "padding" is not among them: it is read from single windows.
+_SAME_BEFORE: tuple[Pattern, ...] = (
+    *("missing", "double", "partial", "world", "sum", "stale"),
+    *("early_step", "unprepared", "other_count", "wandering", "constant"),
+)
+
+
+def steps_of_pattern(window: Window) -> tuple[int, ...]:
+    """The steps that the pattern of a window is about: also earlier ones that only it explains."""
+    step, pattern = window.facts.step, window.balance.pattern
+    if pattern == "partial_before":  # this window is balanced, and those before it are not
+        return tuple(closed.step for closed in wrong_windows(window.past))
+    if pattern not in _SAME_BEFORE:
+        return (*_of_further(window), step)
+    alone = 1 if pattern in ("early_step", "unprepared") else None
+    earlier = [
+        closed.step
+        for closed in _unexplained(window.past, pattern)
+        if alone in (None, closed.micro_batches)
+        and not (pattern == "partial" and closed.micro_batches == _usual(window))
+    ]
+    return (*reversed(earlier), step)
+
+
+def _unexplained(past: Sequence[Closed], pattern: Pattern) -> Iterator[Closed]:
+    """The last windows that were off and waited for another one, the latest first.
+
+    A balance that differs between windows shows that one which seemed constant was not.
+    """
+    waiting = ("pending", "constant") if pattern == "wandering" else ("pending",)
+    for closed in reversed(past):
+        if closed.pattern in waiting:
+            yield closed
+        elif closed.pattern != "unmeasured":
+            return
+
+
+def _usual(window: Window) -> int:
+    """The number of micro-batches that a window of another length is divided by."""
+    return round(micro_batches(window) / window.balance.ratio)
+
+
+def _of_further(window: Window) -> list[int]:
+    """The windows before in which a further objective had the same weight: so it has in all."""
+    missing = next((d for d in window.diagnoses if d.pattern == "term_missing"), None)
+    if missing is None or missing.objective is None or not missing.evidence:
+        return []
+    same = windows_of_the_same_weight(window.facts, missing.objective, window.past)
+    return [closed.step for closed in same if closed.micro_batches > 1]
+
+
+BALANCE_OFF = Precondition("the balance is off", no_mistake, steps_of_pattern)
 
 
 def shows(window: Window, *patterns: Pattern) -> bool:

@@ -94,7 +94,7 @@ def _before(window: Window) -> Outcome:
     return finding(
         "warning",
         f"A window of {counted(k, 'micro-batch')} is divided by {full}",
-        f"This window of {counted(full, 'micro-batch')} is balanced. The one before it held {k}, "
+        f"The first balanced window holds {counted(full, 'micro-batch')}. The one before held {k}, "
         f"and its balance was {significant(ratio * declared(window))} = {k}/{full}"
         f"{of_declared(window)}. {intermittent_factor_effect(ratio, window.facts)}.",
         FIX_BEFORE,

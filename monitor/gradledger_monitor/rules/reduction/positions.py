@@ -18,22 +18,36 @@ class Positions:
     be intended if they follow from the data, such as a loss divided by its detached value.
     """
 
-    state: ClassVar[Mapping[str, Any]] = declare(last=dict[str, list[float]])
+    state: ClassVar[Mapping[str, Any]] = declare(
+        last=dict[str, list[float]], first=dict[str, list[int]]
+    )
 
     def __init__(self) -> None:
         self.last: dict[str, list[float]] = {}  # by objective: the weights in order
+        self.first: dict[str, list[int]] = {}  # the first window that had them
 
-    def may_be_of_data(self, objective: Objective, tolerance: float) -> bool:
+    def may_be_of_data(self, objective: Objective, tolerance: float, step: int) -> bool:
         """Whether counts are equal, and the weights differ from those in the window before."""
-        entries = objective.ledger.entries
-        if len({entry.tokens for entry in entries}) != 1:
+        if not _has_equal_counts(objective):
             return False
-        weights = [entry.relative for entry in sorted(entries, key=_position)]
+        weights = [e.relative for e in sorted(objective.ledger.entries, key=_position)]
         before = self.last.get(objective.name, [])
         self.last[objective.name] = weights
-        return len(before) != len(weights) or any(
+        differ = len(before) != len(weights) or any(
             abs(a - b) > tolerance * max(a, b) for a, b in zip(before, weights, strict=True)
         )
+        if differ:
+            self.first[objective.name] = [step]
+        return differ
+
+    def before(self, objective: Objective, step: int) -> list[int]:
+        """The window before whose weights are shown to follow from the position; empty if none."""
+        first = self.first.get(objective.name, []) if _has_equal_counts(objective) else []
+        return [each for each in first if each < step]
+
+
+def _has_equal_counts(objective: Objective) -> bool:
+    return len({entry.tokens for entry in objective.ledger.entries}) == 1
 
 
 def _position(entry: Entry) -> tuple[int, int, str]:

@@ -40,6 +40,7 @@ from gradledger_monitor.rules.reduction.short_batches import ShortBatch, ShortBa
 from gradledger_monitor.rules.rule import (
     Rule,
     Window,
+    about_steps,
     as_count,
     counted,
     deferred_finding,
@@ -167,7 +168,9 @@ class TokenWeightsUnequal(Rule):
             return balanced
         if short is not None and short.windows is not None and short.relative_weight > 1:
             return deferred_finding(self._report_short_batch, facts, uneven, share, short)
-        return deferred_finding(self._report, facts, uneven, share, tuple(self._recent))
+        steps = (*self._positions.before(uneven, facts.step), facts.step)
+        report = deferred_finding(self._report, facts, uneven, share, tuple(self._recent))
+        return about_steps(report, steps)
 
     def _excuse(
         self, objective: Objective, objectives: list[Objective], window: Window
@@ -183,7 +186,7 @@ class TokenWeightsUnequal(Rule):
             )
         if excuse is not None or objective.reading.is_even(facts.tolerance):
             return excuse
-        by_data = self._positions.may_be_of_data(objective, facts.tolerance)
+        by_data = self._positions.may_be_of_data(objective, facts.tolerance, facts.step)
         if not by_data or is_divided_by_a_count(facts, objective):
             return None
         last = window.past[-1].micro_batches if window.past else 1
