@@ -21,10 +21,10 @@ Sync = Literal["none", "averaged"]
 
 
 def term(tokens: int, weight: float) -> Term:
-    """One mean cross-entropy over some tokens."""
-    return Term(
-        "NllLossBackward0", "mean", tokens, size=tokens, rows=tokens, positions=1, weight=weight
-    )
+    """One mean cross-entropy over the tokens of two flattened sequences."""
+    flat = Term("NllLossBackward0", "mean", tokens, size=tokens, rows=tokens, positions=1)
+    flat.samples, flat.weight = 2, weight
+    return flat
 
 
 def step(

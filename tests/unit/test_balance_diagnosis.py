@@ -645,7 +645,7 @@ def test_half_the_mean_squared_error_is_how_textbooks_write_it() -> None:
 
 def test_a_window_without_any_weight_is_not_measured() -> None:
     assert first(facts(record([term(5, 0.0)])), []) == Diagnosis(
-        "unmeasured", "no token has a weight"
+        "unmeasured", "no element has a weight"
     )
 
 
@@ -1271,7 +1271,7 @@ def test_gradients_that_were_changed_by_element_had_fair_weights_before() -> Non
 
     assert first(changed(1.0)).pattern == "fair"
     assert first(changed(4.0)).pattern == "unmeasured"
-    assert first(changed(0.0)).pattern == "unmeasured"  # no token has a weight
+    assert first(changed(0.0)).pattern == "unmeasured"  # no element has a weight
 
 
 # ---------------------------------------------------------------------- one backward for each task
@@ -1490,7 +1490,7 @@ def test_a_loss_of_each_sample_shows_that_a_further_one_is_not_divided() -> None
         for f in judged([first_step, step(2, 21, 44, 50, 22, divided=False)]).findings
         if f.rule == "reduction.wrong_denominator"
     )
-    assert "the divisor is 32 besides the constant 0.7, but 137 tokens count" in finding.summary
+    assert "the divisor is 32 besides the constant 0.7, but 137 elements count" in finding.summary
     assert "number of samples" in finding.summary
 
 

@@ -58,11 +58,11 @@ def test_a_setting_is_compared_with_the_latest_window_that_had_another_value() -
 def test_a_micro_batch_far_above_the_others_is_named_with_its_rank() -> None:
     two = facts(step(7, 1.0, 1.0), step(7, 1.0, 40.0))
     assert sentence(*CALM, two).endswith(
-        "micro-batch 2 of 2 of rank 1 has a loss of 40 over 10 tokens, where the others have 1."
+        "micro-batch 2 of 2 of rank 1 has a loss of 40 over 10 elements, where the others have 1."
     )
     alone = sentence(*CALM, step(7, 40.0))
     assert alone == (
-        "At step 7, the batch has a loss of 40 over 10 tokens, where those before had 1."
+        "At step 7, the batch has a loss of 40 over 10 elements, where those before had 1."
     )
     assert sentence(*CALM, step(7, 9.0)) == ""
     assert sentence(*CALM[:3], step(4, 40.0)) == ""  # few to compare with
@@ -75,8 +75,8 @@ def test_a_micro_batch_that_makes_most_of_the_gradient_is_named_with_its_share()
     for micro_batch, norm in zip(window.micro_batches, norms, strict=True):
         micro_batch.sample_norm = norm
     assert sentence(*CALM, window).endswith(
-        "micro-batch 4 of 4 has a loss of 1.2 over 10 tokens, where the others have 1, and carries "
-        "96% of the squared norm of the gradient."
+        "micro-batch 4 of 4 has a loss of 1.2 over 10 elements, where the others have 1, and "
+        "carries 96% of the squared norm of the gradient."
     )
     for micro_batch, norm in zip(window.micro_batches, norms, strict=True):
         micro_batch.sample_norm = 1e200 * norm  # its square overflows

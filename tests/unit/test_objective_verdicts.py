@@ -41,13 +41,13 @@ def test_each_objective_is_named_and_has_its_own_numbers() -> None:
     assert list(found) == ["cross entropy", "mean", "penalty on the parameters"]
     loss, mean, decay = found.values()
     assert (loss.unit, loss.count, loss.balance, loss.misallocation) == approx_of(
-        "tokens", 40, 1.0, 0.25
+        "elements", 40, 1.0, 0.25
     )
     assert (mean.unit, mean.count, mean.balance, mean.misallocation) == approx_of(
         "elements", 8, 0.01, 0.0
     )
     assert (decay.unit, decay.count, decay.misallocation) == (None, None, None)
-    assert (loss.status, loss.text) == ("finding", "token weights differ")
+    assert (loss.status, loss.text) == ("finding", "element weights differ")
     assert (mean.status, mean.text) == ("ok", "equal weights; B is its coefficient")
     assert decay.status == "ok"
     assert sum(v.share or 0 for v in found.values()) == approx(1.0)

@@ -42,7 +42,7 @@ def test_micro_batches_that_no_step_used_are_reported(norm: float | None) -> Non
     finding = discarded_windows(norm)
     assert finding is not None
     assert finding.summary == (
-        "The gradients of 1 micro-batch (10 tokens) were zeroed before any optimizer stepped on "
+        "The gradients of 1 micro-batch (10 elements) were zeroed before any optimizer stepped on "
         "them, so this data was not used."
     )
 

@@ -286,7 +286,7 @@ def test_numbers_of_micro_batches_whose_weights_are_unknown_accuse_nobody() -> N
     other.micro_batches[0].terms.clear()
     assert judged([facts(one, other)]).coverage["ddp.uneven_microbatches"] == (
         "not_measured: the ranks hold 1 to 2 micro-batches in this window, and the weights of "
-        "their tokens are unknown"
+        "their elements are unknown"
     )
 
 

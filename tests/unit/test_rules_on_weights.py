@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -58,7 +59,7 @@ def test_a_mean_over_tokens_is_stated_unless_it_lacks_the_constant_of_the_loss(
         micro_batch.loss = (constant or 1.0) * loss / 2
     finding = finding_of(*[sent] * ranks)
     assert finding is not None
-    assert ("the mean over all tokens is 2.5" in finding.summary) is is_stated
+    assert ("the mean over all elements is 2.5" in finding.summary) is is_stated
     assert (finding.evidence["loss_token"] is not None) is is_stated
 
 
@@ -84,7 +85,7 @@ def test_without_a_loss_that_was_seen_nothing_is_stated_of_it() -> None:
         micro_batch.loss = None
     finding = finding_of(blind)
     assert finding is not None
-    assert finding.summary.endswith("as one in the micro-batch with 10 tokens.")
+    assert finding.summary.endswith("as one in the micro-batch with 10 elements.")
 
 
 def test_without_the_factor_after_backward_the_balance_is_not_reported_and_the_weights_are() -> (
@@ -183,11 +184,38 @@ def test_a_short_last_batch_is_judged_by_its_share_of_the_epoch(epoch: int, seve
     assert finding.evidence["misallocation_recent"] == pytest.approx(0.3 / epoch, abs=1e-6)
     assert "drop_last=True" in finding.fix
     assert finding.summary == (
-        f"One micro-batch of step {2 * epoch} holds 10 tokens, all others hold 40, as the last "
-        "batch of an epoch does. Each of its tokens counts 4.0 times as much as another: 30.0% of "
-        f"the weight of the gradient in this step is on the wrong tokens, and {0.3 / epoch:.2%} of "
-        f"that in the {epoch} steps since the last short batch."
+        f"One micro-batch of step {2 * epoch} holds 10 elements, all others hold 40, as the last "
+        "batch of an epoch does. Each of its elements counts 4.0 times as much as another: 30.0% "
+        "of the weight of the gradient in this step is on the wrong elements, and "
+        f"{0.3 / epoch:.2%} of that in the {epoch} steps since the last short batch."
     )
+
+
+@pytest.mark.parametrize(
+    ("kind", "rows", "samples", "element"),
+    [
+        (None, None, 4, "token"),  # flattened sequences
+        (None, None, None, "element"),  # nodes of a graph, or images whose samples are not proved
+        (None, None, "all", "sample"),
+        ("NllLoss2DBackward0", 4, None, "element"),  # pixels, or sequences that are not flattened
+        ("GatherBackward0", 4, None, "token"),
+        ("MseLossBackward0", 4, None, "element"),
+        ("CtcLossBackward0", None, None, "utterance"),
+    ],
+)
+def test_an_element_is_a_token_only_where_the_loss_is_one_of_sequences(
+    kind: str | None, rows: int | None, samples: int | str | None, element: str
+) -> None:
+    more: dict[str, Any] = {} if kind is None else {"kind": kind}
+    if rows is not None:
+        more |= {"rows": rows, "positions": None if kind == "NllLoss2DBackward0" else rows}
+    terms = [
+        term(n, 1 / 2 / n, samples=n if samples == "all" else samples, **more) for n in (16, 48)
+    ]
+    finding = finding_of(record(terms))
+    assert finding is not None
+    assert finding.title == f"{element.capitalize()} weights differ between micro-batches"
+    assert f"with 16 {element}s counts" in finding.summary
 
 
 def test_a_short_batch_needs_earlier_windows_of_equal_batches() -> None:
@@ -195,7 +223,7 @@ def test_a_short_batch_needs_earlier_windows_of_equal_batches() -> None:
     in_second = [facts(record([term(n, 1 / (2 * n)) for n in (40, 10)], 2))]
     for steps in (epochs(1), [*ragged, *in_second]):
         finding = next(f for f in judged(steps).findings if f.rule == RULE)
-        assert finding.title.startswith("Token weights differ")
+        assert finding.title.startswith("Element weights differ")
 
 
 @pytest.mark.parametrize(("equal", "short"), [(2, False), (3, True)])
@@ -281,8 +309,8 @@ def test_the_parts_of_a_micro_batch_are_named_by_the_tokens_of_all() -> None:
     finding = finding_of(record([chunks, [term(20, 0.02, "sum", head=1)]]))
     assert finding is not None
     assert (
-        "a token in the micro-batch with 20 tokens counts 2.0 times as much as one in the "
-        "micro-batch with 40 tokens"
+        "an element in the micro-batch with 20 elements counts 2.0 times as much as one in the "
+        "micro-batch with 40 elements"
     ) in finding.summary
 
 
@@ -312,7 +340,7 @@ def weighed(divide_by: str, samples: int = 3, size: int = 20) -> StepRecord:
 def test_a_mean_over_the_tokens_of_each_micro_batch_that_the_loss_weighs_is_reported() -> None:
     found = finding_of(weighed("own"))
     assert found is not None
-    assert "besides those that the loss gives its tokens" in found.summary
+    assert "besides those that the loss gives its elements" in found.summary
     assert found.evidence["misallocation"] == pytest.approx(0.175)
     for right in (weighed("window"), weighed("own", samples=1)):
         assert finding_of(right) is None

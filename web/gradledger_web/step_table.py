@@ -191,9 +191,10 @@ def summarize(facts: StepFacts, verdicts: Sequence[ObjectiveVerdict]) -> StepSum
         return _wrong(facts, wrong, len(verdicts) > 1)
     if verdicts[0].status == "not_measured":
         return StepSummary(f"Not measured: {_of(verdicts[0])}{verdicts[0].text}.", "incomplete")
+    counted = verdicts[0].unit or "losses"
     if facts.missing_ranks:
         return StepSummary(
-            f"The tokens of the ranks that reported have equal weight; {facts.missing_ranks}.",
+            f"The {counted} of the ranks that reported have equal weight; {facts.missing_ranks}.",
             "incomplete",
         )
     if len(verdicts) > 1:
@@ -202,7 +203,9 @@ def summarize(facts: StepFacts, verdicts: Sequence[ObjectiveVerdict]) -> StepSum
     if verdicts[0].status == "not_applicable":
         return StepSummary(f"Weights not evaluated: {verdicts[0].text}.", "balanced")
     factor = "" if verdicts[0].text == BALANCED else f": {verdicts[0].text}"
-    return StepSummary(f"All tokens of this step have equal weight{factor}.", "balanced")
+    return StepSummary(
+        f"All {verdicts[0].unit or 'parts'} of this step have equal weight{factor}.", "balanced"
+    )
 
 
 def _of(verdict: ObjectiveVerdict) -> str:
@@ -214,7 +217,7 @@ def _wrong(facts: StepFacts, verdict: ObjectiveVerdict, several: bool) -> StepSu
     d = verdict.misallocation or 0.0
     if d > facts.tolerance:
         tone = "broken" if d * (verdict.share or 1.0) >= 0.05 else "suspect"
-        return StepSummary(_worst_row_sentence(rows(facts, verdict), loss), tone)
+        return StepSummary(_worst_row_sentence(rows(facts, verdict), verdict.unit, loss), tone)
     b = "" if verdict.balance is None else f" (B = {formatting.figure(verdict.balance)})"
     if verdict.unit is None:
         return StepSummary(f"The {verdict.name} is {verdict.text}{b}.", "suspect")
@@ -225,13 +228,14 @@ def _wrong(facts: StepFacts, verdict: ObjectiveVerdict, several: bool) -> StepSu
     )
 
 
-def _worst_row_sentence(rows: list[Row], loss: str) -> str:
+def _worst_row_sentence(rows: list[Row], unit: str | None, loss: str) -> str:
     row = max(rows, key=_share_difference)
     rank = f" of rank {row.rank}" if len({other.rank for other in rows}) > 1 else ""
     tokens, gradient = formatting.percent(row.token_share), formatting.percent(row.gradient_share)
     return (
-        f"Micro-batch {row.micro_batch}{rank} has {tokens} of the tokens{loss} and {gradient} of "
-        f"{'its' if loss else 'the'} gradient: {formatting.times(row.relative)} its correct weight."
+        f"Micro-batch {row.micro_batch}{rank} has {tokens} of the {unit or 'elements'}{loss} and "
+        f"{gradient} of {'its' if loss else 'the'} gradient: {formatting.times(row.relative)} its "
+        "correct weight."
     )
 
 

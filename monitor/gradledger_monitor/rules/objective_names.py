@@ -1,11 +1,25 @@
-"""What an objective is called in texts: by its loss, in the words of PyTorch's documentation."""
+"""What an objective is called in texts, and each element that it counts.
+
+The objective is called by its loss, in the words of PyTorch's documentation. An element is a token
+only if the loss shows that; ``token`` remains the term for all of them in identifiers:
+
+- of a cross entropy over sequences, with several targets for each sample: token;
+- of a cross entropy with one target for each sample: sample;
+- of a CTC loss: utterance;
+- of all others, also of a cross entropy whose samples are not known: element.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
+from gradledger_monitor.ingest.schema import MicroBatch, Term
 from gradledger_monitor.model.objectives import TOGETHER, Objective
 
+ELEMENT = "element"
+_BY_INDEX = ("NllLoss", "Gather", "Index")  # cross entropies against class indices
+_BY_UTTERANCE = "CtcLoss"
+_IN_UNITS = {"rows": "row", "positions": "position", "micro_batches": "micro-batch"}
 _ORDINALS = ("first", "second", "third", "fourth")
 # By the beginning of the autograd node's name.
 _LOSSES = {
@@ -51,3 +65,39 @@ def _loss(objective: Objective) -> str:
 def _words(kind: str) -> str:
     """A loss that is not in the table is called as its autograd node."""
     return next((w for start, w in _LOSSES.items() if kind.startswith(start)), kind)
+
+
+def element_name(objective: Objective | None) -> str:
+    """What the shown reading of an objective counts, in the singular."""
+    return ELEMENT if objective is None else counted_name(objective, objective.reading.unit)
+
+
+def counted_name(objective: Objective, unit: str) -> str:
+    """What an objective counts in some unit, in the singular."""
+    if objective.kind.startswith(_BY_UTTERANCE):
+        return "label" if unit == "positions" else _IN_UNITS.get(unit, "utterance")
+    if unit not in ("tokens", "class_weight"):
+        return _IN_UNITS.get(unit, ELEMENT)
+    return _common(term.loss_term for term in objective.terms)
+
+
+def element_of(micro_batches: Iterable[MicroBatch]) -> str:
+    """What the losses of some micro-batches count, in the singular."""
+    return _common(term for micro_batch in micro_batches for term in micro_batch.terms)
+
+
+def _common(terms: Iterable[Term]) -> str:
+    names = {_of_term(term) for term in terms}
+    return names.pop() if len(names) == 1 else ELEMENT
+
+
+def _of_term(term: Term) -> str:
+    if term.kind.startswith(_BY_UTTERANCE):
+        return "utterance"
+    if not term.kind.startswith(_BY_INDEX) or term.size is None:
+        return ELEMENT
+    if term.samples is not None:
+        return "token" if term.samples < term.size else "sample"
+    # (N, T) has as many positions but for the last dimension as rows, an image (N, H, W) more
+    is_sequence = term.rows is not None and term.positions == term.rows < term.size
+    return "token" if is_sequence else ELEMENT

@@ -13,7 +13,7 @@ from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.token_ledger import Ledger, total
 from gradledger_monitor.rules.balance.evidence import Near
 from gradledger_monitor.rules.balance.patterns import NOT_MEASURED, Diagnosis, Pattern
-from gradledger_monitor.rules.objective_names import objective_name
+from gradledger_monitor.rules.objective_names import element_name, objective_name
 from gradledger_monitor.rules.reduction.token_weights_unequal import (
     TokenWeightsUnequal,
     why_not_evaluated,
@@ -21,7 +21,6 @@ from gradledger_monitor.rules.reduction.token_weights_unequal import (
 from gradledger_monitor.rules.rule import Window
 
 _UNITS = {
-    "tokens": "tokens",
     "class_weight": "class weights",
     "rows": "rows",
     "positions": "positions",
@@ -30,7 +29,6 @@ _UNITS = {
     "loss_weights": "weights of the loss",
     "micro_batches": "micro-batches",
 }
-_BARE = ("MeanBackward", "SumBackward")  # reductions of anything: what they count are elements
 BALANCED = "balanced"
 _WRONG: dict[Pattern | None, str] = {
     "missing": "not divided by K = {k}",
@@ -43,9 +41,9 @@ _WRONG: dict[Pattern | None, str] = {
     "partial": "divided by the usual number of micro-batches, not by this window's {k}",
     "world": "off by the number of ranks",
     "world_or_weight": "multiplied by the number of ranks, or weighted by it",
-    "sum": "not divided by the number of tokens",
+    "sum": "not divided by the number of {element}s",
     "padding": "divided by all positions, ignored ones included",
-    "stale": "equal weights, but divided by the number of tokens of an earlier window",
+    "stale": "equal weights, but divided by the number of {element}s of an earlier window",
     "other_count": "equal weights, but divided by a count of other data",
     "early_step": "divided for several micro-batches, and applied after one",
     "unprepared": "divided for several micro-batches, and applied after one",
@@ -124,10 +122,7 @@ def _verdict(
 
 
 def _unit(objective: Objective) -> str:
-    unit = objective.reading.unit
-    if unit == "tokens" and objective.kind.startswith(_BARE):
-        return "elements"
-    return _UNITS[unit]
+    return _UNITS.get(objective.reading.unit) or f"{element_name(objective)}s"
 
 
 def _coefficient(objective: Objective) -> float | None:
@@ -152,9 +147,11 @@ def _status_and_text(
     excuse = _excuse(facts, objective, objectives)
     even = objective.is_penalty or objective.reading.is_even(facts.tolerance)
     if excuse is None and not even and pattern != "padding":
-        return "finding", "token weights differ"
+        return "finding", f"{element_name(objective)} weights differ"
     if pattern in _WRONG:
-        return "finding", _WRONG[pattern].format(k=facts.micro_batches)
+        return "finding", _WRONG[pattern].format(
+            k=facts.micro_batches, element=element_name(objective)
+        )
     if excuse is not None:
         return excuse.status, excuse.reason
     if facts.factor_unmeasured is not None:

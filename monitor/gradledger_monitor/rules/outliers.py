@@ -12,6 +12,7 @@ from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.balance.patterns import Closed
 from gradledger_monitor.rules.number_text import significant
+from gradledger_monitor.rules.objective_names import ELEMENT, element_of
 from gradledger_monitor.rules.rule import counted
 
 TIMES = 5.0  # times the median loss of the other micro-batches, or of the windows before
@@ -65,7 +66,8 @@ def outlier_of(facts: StepFacts, past: Sequence[Closed]) -> dict[str, Any] | Non
 def sentence(outlier: Mapping[str, Any]) -> str:
     """Where it is, its loss, its tokens, and its share of the gradient."""
     rank = "" if outlier["rank"] is None else f" of rank {outlier['rank']}"
-    tokens = "" if outlier["tokens"] is None else f" over {counted(outlier['tokens'], 'token')}"
+    count, unit = outlier["tokens"], outlier.get("unit", ELEMENT)
+    tokens = "" if count is None else f" over {counted(count, unit)}"
     position = f"micro-batch {outlier['index'] + 1} of {outlier['of']}{rank}"
     if outlier["of"] == 1:
         position = f"the batch{rank}" if rank else "the batch"
@@ -125,6 +127,7 @@ def _evidence(
         "loss": str(loss) if loss is not None and not math.isfinite(loss) else loss,
         "usual": usual,
         "tokens": _tokens_of(chosen.record),
+        "unit": element_of([chosen.record]),
         "share": share,
         "fingerprint": number(chosen.record.fingerprint),
         "compared": compared,

@@ -66,7 +66,7 @@ CONSTANT_TARGETS = (
     "as one of two discriminators) or a part of one that accumulates; if the losses are separate, "
     'declare contract="sample"'
 )
-WEIGHTED_INSIDE = "the loss gives the tokens of one micro-batch different weights"
+WEIGHTED_INSIDE = "the loss gives the elements of one micro-batch different weights"
 NO_ELEMENTS = f'{WEIGHTED_INSIDE}; if that is intended, declare contract="sample"'
 BY_SAMPLES = (
     "the loss is multiplied by a number that equals its batch size, so it may be meant as a sum "
@@ -266,5 +266,5 @@ def _of_further(
 def reason_without_objective(facts: StepFacts) -> str:
     """Why a window with terms has no objective."""
     if any(term.weight for term in facts.terms):
-        return "the sum of the token weights overflows or underflows"
-    return "no token has a weight"
+        return "the sum of the weights overflows or underflows"
+    return "no element has a weight"

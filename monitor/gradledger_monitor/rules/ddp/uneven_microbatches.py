@@ -10,6 +10,7 @@ from gradledger_monitor.model.token_ledger import Ledger, WeightedTokens, build_
 from gradledger_monitor.model.unmeasured import NO_BACKWARD
 from gradledger_monitor.rules.ddp.common import SEVERAL_RANKS, names
 from gradledger_monitor.rules.definition import Parameter
+from gradledger_monitor.rules.objective_names import element_name
 from gradledger_monitor.rules.reduction.fixes import TOKEN_MEAN, token_mean
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_applicable, not_measured
 
@@ -75,7 +76,7 @@ class UnevenMicrobatches(Rule):
             idle = [rank for rank, count in counts.items() if not count]
             if idle:
                 return not_measured(f"{names(idle)}: {NO_BACKWARD}, which may be intended")
-            return not_measured(f"{held}, and the weights of their tokens are unknown")
+            return not_measured(f"{held}, and the weights of their elements are unknown")
         else_wrong = _with_equal_counts(facts.ledger, counts)
         if facts.ledger.misallocation < max(self.least, 2 * else_wrong):
             return OK  # what the balance shows is reported by other rules
@@ -83,8 +84,8 @@ class UnevenMicrobatches(Rule):
             "error",
             "The ranks accumulate different numbers of micro-batches",
             f"{held.capitalize()}, and {facts.ledger.misallocation:.1%} of the gradient's weight "
-            "is on the wrong tokens. If each rank's weights were multiplied by its number of "
-            f"micro-batches, {else_wrong:.1%} would be.",
+            f"is on the wrong {element_name(facts.objective)}s. If each rank's weights were "
+            f"multiplied by its number of micro-batches, {else_wrong:.1%} would be.",
             token_mean(facts, facts.objective),
             micro_batches={str(rank): count for rank, count in list(counts.items())[:64]},
             misallocation=round(facts.ledger.misallocation, 6),

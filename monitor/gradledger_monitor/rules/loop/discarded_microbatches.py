@@ -12,6 +12,7 @@ from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.unmeasured import NO_BACKWARD
 from gradledger_monitor.rules.definition import DEFAULTS
+from gradledger_monitor.rules.objective_names import element_of
 from gradledger_monitor.rules.rule import OK, Rule, Window, counted, finding, not_measured
 from gradledger_monitor.rules.state import declare
 
@@ -85,10 +86,11 @@ class DiscardedMicrobatches(Rule):
         if not lost or facts.step == 1:
             return OK
         tokens = round(sum(map(tokens_of, lost)))
+        held = counted(tokens, element_of(lost))
         return finding(
             "warning",
             "Accumulated gradients are discarded",
-            f"The gradients of {counted(len(lost), 'micro-batch')} ({counted(tokens, 'token')}) "
+            f"The gradients of {counted(len(lost), 'micro-batch')} ({held}) "
             f"were zeroed before {_effect(facts)}.",
             FIX,
             discarded=len(lost),

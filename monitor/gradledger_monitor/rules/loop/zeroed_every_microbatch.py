@@ -8,6 +8,7 @@ from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.losses.names import tokens_of
 from gradledger_monitor.model.unmeasured import NO_BACKWARD
 from gradledger_monitor.rules.definition import DEFAULTS
+from gradledger_monitor.rules.objective_names import element_of
 from gradledger_monitor.rules.rule import OK, Rule, Window, counted, finding, not_measured
 from gradledger_monitor.rules.state import declare
 
@@ -89,11 +90,12 @@ class ZeroedEveryMicrobatch(Rule):
         if before != total and not _divides_by(total, window):
             return OK
         tokens = round(sum(map(tokens_of, lost)))
+        held = counted(tokens, element_of(lost))
         return finding(
             "error",
             "Gradients are zeroed on every micro-batch",
             f"Each of the {total} backwards of this window started without gradients, so "
-            f"{counted(len(lost), 'micro-batch')} ({counted(tokens, 'token')}) did not reach "
+            f"{counted(len(lost), 'micro-batch')} ({held}) did not reach "
             f"{facts.optimizer_label if len(facts.run.optimizers) > 1 else 'the optimizer'}.",
             FIX,
             micro_batches=total,

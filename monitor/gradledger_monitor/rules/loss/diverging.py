@@ -223,9 +223,7 @@ class Diverging(Rule):
         last = list(self._last)[-self.entropy_stays :]
         if len(last) < self.entropy_stays:
             return None
-        return self._far_above(
-            "cross entropy per token", last, max(self._start), self.entropy_times
-        )
+        return self._far_above("mean cross entropy", last, max(self._start), self.entropy_times)
 
     def _risen_back(self) -> Outcome | None:
         if self._above < max(self.unlearnt, self.share * self._entropies):
@@ -238,7 +236,7 @@ class Diverging(Rule):
         return finding(
             "error",
             "The model has unlearnt",
-            f"The cross entropy per token fell from {significant(start)} to "
+            f"The mean cross entropy fell from {significant(start)} to "
             f"{significant(self._best)}, rose back to {significant(now)}, and has stayed there "
             f"for {counted(self._above, 'step')}.",
             FIX,

@@ -33,7 +33,7 @@ from gradledger_monitor.rules.balance.patterns import is_fair
 from gradledger_monitor.rules.ddp.common import names
 from gradledger_monitor.rules.definition import DEFAULTS, Parameter
 from gradledger_monitor.rules.number_text import significant, times
-from gradledger_monitor.rules.objective_names import objective_name
+from gradledger_monitor.rules.objective_names import element_name, objective_name
 from gradledger_monitor.rules.reduction.fixes import TOKEN_MEAN, token_mean, without_short_batch
 from gradledger_monitor.rules.reduction.positions import Positions
 from gradledger_monitor.rules.reduction.short_batches import ShortBatch, ShortBatches
@@ -56,7 +56,7 @@ FIX = TOKEN_MEAN["plain"]
 
 OTHER_DIVISOR = "each micro-batch is divided by a number that is no count of its elements"
 BY_DATA = (
-    "micro-batches with equally many tokens have different weights, which change from window to "
+    "micro-batches with equally many elements have different weights, which change from window to "
     "window: the loop weighs them by something else than their counts; if that is intended, "
     'declare contract="sample"'
 )
@@ -210,14 +210,15 @@ class TokenWeightsUnequal(Rule):
         assert short.windows is not None
         moved = objective.ledger.misallocation * share
         of_epoch = moved / short.windows
-        steps = counted(short.windows, "step")
+        steps, element = counted(short.windows, "step"), element_name(objective)
+        held = counted(round(short.tokens), element)
         return finding(
             self._severity(facts, objective, of_epoch),
             "A short batch has the weight of a full one",
-            f"One micro-batch of step {facts.step} holds {short.tokens:,.0f} tokens, all others "
-            f"hold {short.usual:,.0f}, as the last batch of an epoch does. Each of its tokens "
-            f"counts {times(short.relative_weight)} as much as another: {moved:.1%} of the "
-            f"weight of the {_whole(facts, objective)} in this step is on the wrong tokens, and "
+            f"One micro-batch of step {facts.step} holds {held}, all others hold "
+            f"{short.usual:,.0f}, as the last batch of an epoch does. Each of its {element}s "
+            f"counts {times(short.relative_weight)} as much as another: {moved:.1%} of the weight "
+            f"of the {_whole(facts, objective)} in this step is on the wrong {element}s, and "
             f"{of_epoch:.2%} of that in the {steps} since the last short batch.",
             without_short_batch(facts, objective),
             objective=objective_name(objective, facts.objectives),
@@ -241,18 +242,17 @@ class TokenWeightsUnequal(Rule):
         average = f" ({recent:.1%} on average over the last {steps} windows)" if alone else ""
         whole = _whole(facts, objective)
         of_part = "" if whole == name else of_loss
-        where = _where(entries, facts.tolerance)
-        besides = (
-            ", besides those that the loss gives its tokens" if objective.weighted_inside else ""
-        )
+        where, element = _where(entries, facts.tolerance), element_name(objective)
+        besides = f", besides those that the loss gives its {element}s"
+        besides = besides if objective.weighted_inside else ""
         summary = (
             f"In step {facts.step}, {ledger.misallocation * share:.1%} of the {whole}'s weight is "
-            f"on the wrong tokens{of_part}{average}. Weights differ {where}{besides}: "
-            f"{_contrast(entries, objective.reading.unit)}"
+            f"on the wrong {element}s{of_part}{average}. Weights differ {where}{besides}: "
+            f"{_contrast(entries, element, objective.reading.unit == 'class_weight')}"
         )
         return finding(
             self._severity(facts, objective, recent),
-            f"Token weights{of_loss} differ {where}",
+            f"{element.capitalize()} weights{of_loss} differ {where}",
             summary + _ranks_sentence(facts) + _loss_sentence(facts, objective),
             token_mean(facts, objective),
             objective=name,
@@ -334,7 +334,7 @@ def _besides(objective: Objective, tolerance: float) -> str:
     if objective.is_of_weighted_means(tolerance):
         return " (of micro-batches, each the mean by its own class weights)"
     is_weighted = objective.reading.unit == "loss_weights"
-    return " (besides those that the loss gives its tokens)" if is_weighted else ""
+    return " (besides those that the loss gives its elements)" if is_weighted else ""
 
 
 def _share(objective: Objective, objectives: list[Objective]) -> float:
@@ -350,14 +350,15 @@ def _whole(facts: StepFacts, objective: Objective) -> str:
     return objective_name(objective, facts.objectives) if heaviest else "gradient"
 
 
-def _contrast(entries: Iterable[Entry], unit: str) -> str:
+def _contrast(entries: Iterable[Entry], element: str, by_class: bool) -> str:
     """The largest weight against the smallest, which may be zero."""
     entries = list(entries)
     heavy = max(entries, key=lambda e: e.relative)
     light = min(entries, key=lambda e: e.relative)
     if not light.relative:
-        return f"the tokens of {_micro_batch(light, entries, unit)} have no weight."
-    heavy_one, light_one = (_micro_batch(e, entries, unit) for e in (heavy, light))
+        which = _micro_batch(light, entries, element, by_class)
+        return f"the {element}s of {which} have no weight."
+    heavy_one, light_one = (_micro_batch(e, entries, element, by_class) for e in (heavy, light))
     if heavy.rank != light.rank:
         heavy_one, light_one = (
             f"{heavy_one} on rank {heavy.rank}",
@@ -365,21 +366,21 @@ def _contrast(entries: Iterable[Entry], unit: str) -> str:
         )
     elif heavy_one == light_one:
         heavy_one, light_one = (f"micro-batch {e.micro_batch + 1}" for e in (heavy, light))
-    by_class = unit == "class_weight"
-    token, one = ("a token of a class", "one of this class") if by_class else ("a token", "one")
+    which, one = (" of a class", "one of this class") if by_class else ("", "one")
+    article = "an" if element[0] in "eu" else "a"
     return (
-        f"{token} in {heavy_one} counts {times(heavy.relative / light.relative)} as much as {one} "
-        f"in {light_one}."
+        f"{article} {element}{which} in {heavy_one} counts "
+        f"{times(heavy.relative / light.relative)} as much as {one} in {light_one}."
     )
 
 
-def _micro_batch(entry: Entry, entries: list[Entry], unit: str) -> str:
-    """The micro-batch of an entry, which may be one of several parts, by its tokens."""
+def _micro_batch(entry: Entry, entries: list[Entry], element: str, by_class: bool) -> str:
+    """The micro-batch of an entry, which may be one of several parts, by its elements."""
     of = (entry.rank, entry.micro_batch)
     parts = [e.tokens for e in entries if (e.rank, e.micro_batch) == of]
-    if unit == "class_weight":
+    if by_class:
         return f"the micro-batch whose class weights add up to {significant(total(parts))}"
-    return f"the micro-batch with {counted(round(total(parts)), 'token')}"
+    return f"the micro-batch with {counted(round(total(parts)), element)}"
 
 
 def _where(entries: Iterable[Entry], tolerance: float) -> str:
@@ -426,6 +427,7 @@ def _loss_sentence(facts: StepFacts, objective: Objective) -> str:
     if reported is None or token is None or significant(reported) == significant(token):
         return ""
     by_class = objective.reading.unit == "class_weight"
-    whole = "by the class weights of the window" if by_class else "over all tokens"
+    by_elements = f"over all {element_name(objective)}s"
+    whole = "by the class weights of the window" if by_class else by_elements
     means = f"{significant(reported)}; the mean {whole} is {significant(token)}"
     return f" The accumulated loss is {means}."

@@ -8,6 +8,7 @@ from gradledger_monitor.rules.gradient_scale_effects import (
     constant_factor_effect,
 )
 from gradledger_monitor.rules.number_text import significant
+from gradledger_monitor.rules.objective_names import element_name
 from gradledger_monitor.rules.reduction.common import (
     BALANCE_OFF,
     balance,
@@ -17,7 +18,7 @@ from gradledger_monitor.rules.reduction.common import (
     tokens,
 )
 from gradledger_monitor.rules.reduction.fixes import TOKEN_MEAN, token_mean
-from gradledger_monitor.rules.rule import OK, Rule, Window, as_count, finding
+from gradledger_monitor.rules.rule import OK, Rule, Window, as_count, counted, finding
 
 FIX = TOKEN_MEAN["plain"]
 
@@ -71,12 +72,14 @@ class UnnormalisedSum(Rule):
         likelihood = any(o.kind.startswith("SumBackward") and not o.is_penalty for o in further)
         constant = constant_factor_effect(excess, window.facts)
         effect = changing_factor_effect(window.facts) if follows else constant
-        changes = " The number of tokens differs between windows." if follows else ""
+        element = element_name(window.balance.objective)
+        held = counted(round(n), element)
+        changes = f" The number of {element}s differs between windows." if follows else ""
         return finding(
             "warning" if cross_entropy or (follows and not likelihood) else "info",
-            "The summed loss is not divided by the number of tokens",
+            f"The summed loss is not divided by the number of {element}s",
             f"The balance is {significant(b)} instead of {significant(declared(window))}, because "
-            f"the average weight of the {n:,.0f} tokens is {significant(b / n)}.{changes} "
+            f"the average weight of the {held} is {significant(b / n)}.{changes} "
             f"{effect}.",
             token_mean(window.facts, window.balance.objective),
             balance=round(b, 6),

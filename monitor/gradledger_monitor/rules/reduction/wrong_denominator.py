@@ -17,7 +17,7 @@ from gradledger_monitor.rules.balance.further import smoothed_cross_entropy
 from gradledger_monitor.rules.balance.patterns import Pattern
 from gradledger_monitor.rules.gradient_scale_effects import changing_factor_effect
 from gradledger_monitor.rules.number_text import significant
-from gradledger_monitor.rules.objective_names import objective_name
+from gradledger_monitor.rules.objective_names import counted_name, element_name, objective_name
 from gradledger_monitor.rules.reduction.common import (
     BALANCE_OFF,
     balance,
@@ -120,7 +120,7 @@ class WrongDenominator(Rule):
             "warning",
             "The loss divisor counts ignored positions"
             if positions
-            else "The loss divisor is not the token count",
+            else f"The loss divisor is not the {element_name(objective)} count",
             f"The balance is {significant(b)} instead of {significant(intended(window))}: "
             f"{cause}.{_changes(window)} {factor_effect(window)}.{SAMPLES if of_samples else ''}",
             token_mean(window.facts, objective),
@@ -140,7 +140,7 @@ def _of_other_count(window: Window) -> Outcome:
     assert followed is not None  # it is what the pattern was diagnosed from
     counts, k = followed.counts, facts.micro_batches_of(objective)
     counted_one = next(o for o in facts.objectives if o.name == counts.objective)
-    unit = _unit(counted_one, counts.unit)
+    unit = f"{counted_name(counted_one, counts.unit)}s"
     main, other = (objective_name(o, facts.objectives) for o in (objective, counted_one))
     of_other = "" if other == main else f" of the {other}"
     if followed.part == "previous":
@@ -162,13 +162,6 @@ def _of_other_count(window: Window) -> Outcome:
         divisor=followed.divisor,
         part=followed.part,
     )
-
-
-def _unit(objective: Objective, unit: str) -> str:
-    """What a count counts, in words."""
-    if unit == "positions":
-        return "labels" if objective.kind.startswith("CtcLoss") else "positions"
-    return "utterances" if objective.kind.startswith("CtcLoss") else "elements"
 
 
 def _of_smoothing(window: Window, smoothing: Objective) -> Outcome:
@@ -197,11 +190,12 @@ def _of_smoothing(window: Window, smoothing: Objective) -> Outcome:
 def _of_further(window: Window, objective: Objective) -> Outcome:
     ledger, objectives = objective.ledger, window.facts.objectives
     name, main = objective_name(objective, objectives), objective_name(objectives[0], objectives)
+    held = counted(round(ledger.tokens), element_name(objective))
     constant = constant_over_positions(window.facts, objective) or 1.0
     return finding(
         "warning",
         f"The divisor of the {name} counts ignored positions",
-        f"The {main} is normalised. The weights of the {counted(round(ledger.tokens), 'token')} of "
+        f"The {main} is normalised. The weights of the {held} of "
         f"the {name} match a division by all positions, including ignored targets: they add up to "
         f"{significant(ledger.balance)} instead of {significant(constant)}. So the share of the "
         f"{name} in the gradient changes with the number of ignored targets.",
@@ -217,19 +211,21 @@ def _cause(
     pattern: Pattern, divisor: float, constant: float, objective: Objective, tolerance: float
 ) -> str:
     besides = f" besides the constant {significant(constant)}" if constant != 1 else ""
+    element = element_name(objective)
     if pattern == "padding":
         targets = "ignored targets (padding, or the first token of each sequence)"
         ignored = targets if is_of_tokens(objective) else "those that a mask leaves out"
         return (
-            f"the token weights match a division by all positions of each micro-batch{besides}, "
-            f"including {ignored}"
+            f"the {element}s' weights match a division by all positions of each "
+            f"micro-batch{besides}, including {ignored}"
         )
     n = objective.ledger.tokens
     if objective.reading.unit == "class_weight":
         they = "they" if pattern == "stale" else "the class weights"
         quantity, count = "sum of the class weights", f"{they} add up to {significant(n)}"
     else:
-        quantity, count = "number of tokens", f"{counted(round(n), 'token')} count"
+        verb = "counts" if round(n) == 1 else "count"
+        quantity, count = f"number of {element}s", f"{counted(round(n), element)} {verb}"
     if pattern == "stale":
         of_earlier = f"the {quantity} of an earlier window"
         return f"the divisor is {significant(divisor)}, {of_earlier}, but {count} in this one"
