@@ -5,6 +5,7 @@ from __future__ import annotations
 from gradledger_monitor.gate.result import CheckedRun
 from gradledger_monitor.reports.objectives import recent_objectives
 from gradledger_monitor.reports.topology import run_topology
+from gradledger_monitor.reports.windows import MOST_RECORDS
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.runs import queries
 
@@ -17,6 +18,6 @@ def checked_run(store: Store, run: queries.RunRow) -> CheckedRun:
         steps=run.steps,
         ranks=run.world_size,
         evaluation=evaluation,
-        objectives=recent_objectives(store, run.id, evaluation.findings),
+        objectives=recent_objectives(store, run.id, evaluation.findings, most=MOST_RECORDS),
         topology=run_topology(store, run.id),
     )

@@ -1,13 +1,14 @@
-"""The objectives of a run side by side, over its last steps."""
+"""The objectives of a run side by side, over its steps."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from gradledger_monitor.model.findings import Finding, Status
 from gradledger_monitor.model.token_ledger import total
-from gradledger_monitor.reports.windows import recent_windows, spread_windows
+from gradledger_monitor.reports.windows import RECENT, recent_windows, spread_windows
 from gradledger_monitor.rules.objective_verdicts import ObjectiveVerdict, objective_verdicts
 from gradledger_monitor.rules.rule import Window
 from gradledger_monitor.store.database import Store
@@ -17,7 +18,7 @@ from gradledger_monitor.store.steps.curves import Span
 
 @dataclass(frozen=True)
 class ObjectiveSummary:
-    """One objective over the last steps that have it. Numbers are means over these steps.
+    """One objective over the steps that have it. Numbers are means over these steps.
 
     ``count`` is N in ``unit``, and ``share`` the objective's part of the gradient weight. A number
     that is not measured, or does not apply, is None.
@@ -41,14 +42,18 @@ class ObjectiveSummary:
 
 
 def recent_objectives(
-    store: Store, run: str, findings: Sequence[Finding] = (), optimizer: int | None = None
+    store: Store,
+    run: str,
+    findings: Sequence[Finding] = (),
+    optimizer: int | None = None,
+    most: int = RECENT,
 ) -> list[ObjectiveSummary]:
     """The objectives of the last steps, of all optimizers or of one; the heaviest first."""
     last_steps = queries.last_evaluated_steps(store, run)
     summaries: list[ObjectiveSummary] = []
     for each, last in sorted(last_steps.items()):
         if optimizer in (None, each):
-            windows = recent_windows(store, run, each, last)
+            windows = recent_windows(store, run, each, last, most)
             summaries += summarize(each, windows, findings)
     return summaries
 
@@ -56,7 +61,10 @@ def recent_objectives(
 def summarize(
     optimizer: int, windows: Iterable[Window], findings: Sequence[Finding] = ()
 ) -> list[ObjectiveSummary]:
-    """The objectives of some windows of one optimizer, in the order of the last one."""
+    """The objectives of some windows of one optimizer, in the order of the last one.
+
+    A loop may step on one loss after another, in windows of their own.
+    """
     by_key: dict[str, list[tuple[int, ObjectiveVerdict]]] = {}
     order: list[str] = []
     for window in windows:
@@ -65,15 +73,39 @@ def summarize(
             by_key.setdefault(verdict.key, []).append((window.facts.step, verdict))
         order = [verdict.key for verdict in verdicts] or order
     keys = [*order, *(key for key in by_key if key not in order)]
-    summaries = [_summary(optimizer, by_key[key]) for key in keys]
-    return [_with_rule(summary, findings) for summary in summaries]
+    groups = [group for key in keys for group in _by_head(by_key[key])]
+    summaries = [_with_rule(_summary(optimizer, group), findings) for group in groups]
+    return list(_with_names(summaries))
+
+
+def _by_head(
+    verdicts: list[tuple[int, ObjectiveVerdict]],
+) -> list[list[tuple[int, ObjectiveVerdict]]]:
+    """Losses of different layers, if each of them comes back.
+
+    Where layers are created anew all the time, their numbers mean nothing.
+    """
+    heads: dict[int | None, list[tuple[int, ObjectiveVerdict]]] = {}
+    for step, verdict in verdicts:
+        heads.setdefault(verdict.head, []).append((step, verdict))
+    groups = list(heads.values())
+    return groups if None not in heads and min(map(len, groups)) > 1 else [verdicts]
+
+
+def _with_names(summaries: Sequence[ObjectiveSummary]) -> Iterator[ObjectiveSummary]:
+    """With names that differ: losses of one kind, of different windows, by a step that has them."""
+    names = Counter(summary.name for summary in summaries)
+    for summary in summaries:
+        several = names[summary.name] > 1
+        name = f"{summary.name} (as in step {summary.last_step:,})" if several else summary.name
+        yield replace(summary, name=name)
 
 
 def _summary(optimizer: int, verdicts: list[tuple[int, ObjectiveVerdict]]) -> ObjectiveSummary:
     steps = [step for step, _ in verdicts]
-    windows = [verdict for _, verdict in verdicts]
-    last = windows[-1]
-    shown = next((v for v in reversed(windows) if v.status == "finding"), last)
+    last = verdicts[-1][1]
+    shown = next((v for _, v in reversed(verdicts) if v.status == "finding"), last)
+    windows = [v for _, v in verdicts if v.unit == last.unit]  # numbers of one unit
     coefficients = {verdict.coefficient for verdict in windows}
     misallocations = [v.misallocation for v in windows if v.misallocation is not None]
     return ObjectiveSummary(

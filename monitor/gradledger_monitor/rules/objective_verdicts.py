@@ -60,7 +60,7 @@ class ObjectiveVerdict:
     penalty on the parameters has no tokens, and no misallocation.
     """
 
-    key: str  # the same in all windows of a run: kind and number of the loss
+    key: str  # the same in all windows of a run: kind, number and form of the loss
     name: str
     unit: str | None
     count: float | None
@@ -71,6 +71,7 @@ class ObjectiveVerdict:
     status: Status
     text: str
     reading: Reading  # its terms and their ledger
+    head: int | None = None  # the layer below it, if it is alone in its micro-batches
 
     @property
     def ledger(self) -> Ledger:
@@ -107,7 +108,7 @@ def _verdict(
     ledger, penalty = objective.ledger, objective.is_penalty
     balance_measured = facts.factor_unmeasured is None
     return ObjectiveVerdict(
-        key=objective.name,
+        key=f"{objective.name} {_form(objective)}",
         name=objective_name(objective, facts.objectives),
         unit=None if penalty else _unit(objective),
         count=None if penalty else ledger.tokens,
@@ -118,7 +119,23 @@ def _verdict(
         status=status,
         text=text,
         reading=objective.reading,
+        head=_head(objective, objectives),
     )
+
+
+def _form(objective: Objective) -> str:
+    """What separates it from losses of the same kind in other windows; no number, which may vary.
+
+    A regularisation in a window of its own differs from the loss of the other windows in it.
+    """
+    terms = [term.loss_term for term in objective.terms]
+    forms = {(t.reduction, t.of or "", t.coefficient is not None) for t in terms}
+    return ", ".join(f"{reduction} {of} {has}" for reduction, of, has in sorted(forms))
+
+
+def _head(objective: Objective, objectives: Sequence[Objective]) -> int | None:
+    heads = {term.loss_term.head for term in objective.terms}
+    return heads.pop() if len(objectives) == len(heads) == 1 else None
 
 
 def _unit(objective: Objective) -> str:

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 from pytest import approx
 
+from gradledger.records import StepRecord
 from gradledger_monitor.reports.incident import build_incident
 from gradledger_monitor.reports.objectives import objective_curves, recent_objectives
 from gradledger_monitor.reports.render import as_json, html, markdown
 from gradledger_monitor.reports.topology import run_topology
+from gradledger_monitor.reports.windows import MOST_RECORDS
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.runs import queries
 from gradledger_monitor.store.steps.curves import Span
@@ -54,6 +56,35 @@ def test_the_mean_and_the_peak_are_over_the_last_fifty_steps(store: Store) -> No
     assert (only.first_step, only.last_step, only.steps) == (52, 101, 50)
     assert only.misallocation == approx(0.25 / 50)
     assert only.misallocation_peak == approx(0.25)
+
+
+def test_losses_of_one_kind_in_windows_of_their_own_are_apart(store: Store) -> None:
+    """Two tasks in turn, and a regularisation with a constant in front of it every fourth step."""
+
+    def record(number: int) -> StepRecord:
+        each = fair_step(number)
+        for micro_batch in each.micro_batches:
+            (loss,) = micro_batch.terms
+            loss.head = 1 + number % 2
+            loss.coefficient = 1.0 if number % 4 == 0 else None
+        return each
+
+    evaluated(store, "r1", [record(n) for n in range(1, 81)])
+    summaries = recent_objectives(store, "r1", most=MOST_RECORDS)
+    assert {s.name: (s.first_step, s.last_step, s.steps) for s in summaries} == {
+        "cross entropy (as in step 80)": (4, 80, 20),
+        "cross entropy (as in step 79)": (1, 79, 40),
+        "cross entropy (as in step 78)": (2, 78, 20),
+    }
+
+
+def test_a_layer_that_is_new_in_every_window_separates_nothing(store: Store) -> None:
+    records = [fair_step(n) for n in range(1, 9)]
+    for record in records:
+        for micro_batch in record.micro_batches:
+            micro_batch.terms[0].head = record.step
+    evaluated(store, "r1", records)
+    assert [summary.steps for summary in recent_objectives(store, "r1")] == [8]
 
 
 def test_curves_of_each_objective_are_spread_over_the_run(store: Store) -> None:

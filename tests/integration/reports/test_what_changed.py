@@ -18,7 +18,7 @@ from museum.record import recorded
 
 RECORDS = recorded(Path(__file__).parents[2] / "fixtures" / "records")
 CORRUPTED = (
-    "At step 81, the batch has a loss of 6,273 over 64 tokens, where those before had 0.6229."
+    "At step 81, the batch has a loss of 6,273 over 64 elements, where those before had 0.6229."
 )
 
 
@@ -41,7 +41,7 @@ def test_every_format_begins_with_what_changed(tmp_path: Path) -> None:
         (html(incident), "What changed"),
     ):
         assert (
-            page.index(heading) < page.index("6,273 over 64 tokens") < page.index("Decision tree")
+            page.index(heading) < page.index("6,273 over 64 elements") < page.index("Decision tree")
         )
 
 
