@@ -47,10 +47,14 @@ def gradients() -> Iterator[list[torch.Tensor]]:
         yield list(step_gradients)
 
 
-def updates(kind: type[torch.optim.Optimizer], factors: list[float]) -> list[torch.Tensor]:
+def updates(
+    kind: type[torch.optim.Optimizer], factors: list[float], weight_decay: float = 0.0
+) -> list[torch.Tensor]:
     """What each step adds to the parameters, its gradients multiplied by its factor."""
-    # without weight decay, which does not depend on gradients
-    options: dict[str, Any] = {"weight_decay": 0.0} if "weight_decay" in parameters_of(kind) else {}
+    # of AdamW and others, decay does not depend on gradients
+    options: dict[str, Any] = {}
+    if "weight_decay" in parameters_of(kind):
+        options["weight_decay"] = weight_decay
     parameters = list(model().parameters())
     optimizer = kind(parameters, **options)
     steps = []
@@ -100,6 +104,49 @@ def test_the_table_states_what_a_factor_in_some_steps_does(name: str) -> None:
         assert float(scaled.norm() / plain.norm()) == pytest.approx(FACTOR, rel=0.01)
     else:
         assert float((scaled - plain).norm() / plain.norm()) > 0.05
+
+
+class Lion(torch.optim.Optimizer):
+    """Algorithm 2 of arXiv:2302.06675, without weight decay."""
+
+    def __init__(self, params: Any, lr: float = 1e-3) -> None:
+        super().__init__(params, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        for group in self.param_groups:
+            for p in group["params"]:
+                momentum = self.state[p].setdefault("momentum", torch.zeros_like(p))
+                p.sub_(group["lr"] * (0.9 * momentum + 0.1 * p.grad).sign())
+                momentum.lerp_(p.grad, 0.01)
+
+
+def test_lion_has_no_epsilon_and_a_constant_factor_leaves_every_update_as_it_is() -> None:
+    """Not even a factor that would leave nothing of another gradient beside an epsilon."""
+    assert effects.optimizer_response("Lion") == "momentum_sign"
+    plain, tiny = updates(Lion, [1.0] * STEPS), updates(Lion, [2.0**-60] * STEPS)
+    assert all(map(torch.equal, plain, tiny))
+    at = STEPS - 3
+    changed = updates(Lion, [64.0 if step == at else 1.0 for step in range(STEPS)])
+    assert not torch.equal(changed[at], plain[at])
+    text = effects.constant_factor_effect(
+        0.25, facts(record([term(8, 1 / 8)]), optimizers=["Lion"])
+    )
+    assert "does not change its updates" in text and "epsilon" not in text
+
+
+@pytest.mark.parametrize(
+    "name", [n for n in MEASURED if "weight_decay" in parameters_of(MEASURED[n])]
+)
+def test_the_table_states_where_a_factor_changes_the_weight_of_decay(name: str) -> None:
+    if effects.optimizer_response(name) != "normalised":
+        return
+    kind, parts = MEASURED[name], []
+    for factor in (1.0, 1 / 64):
+        with_decay = updates(kind, [factor] * STEPS, weight_decay=0.5)
+        parts.append((with_decay[-1] - updates(kind, [factor] * STEPS)[-1]).norm())
+    stays = float(parts[1] / parts[0]) == pytest.approx(1.0, rel=0.05)
+    assert stays != effects.adds_decay_to_gradient(name)
 
 
 def lbfgs_update(start: float, factor: float) -> float:

@@ -20,8 +20,10 @@ from gradledger_monitor.rules.number_text import significant
 # - proportional: the update is multiplied by the factor;
 # - normalised: no effect, because the update is divided by a running size of the gradients
 #   (Adam, arXiv:1412.6980, section 2.1: the step size is invariant to the gradients' scale);
-# - sign: no effect, even if the factor changes, because only the signs of gradients are used.
-Response = Literal["proportional", "normalised", "sign"]
+# - sign: no effect, even if the factor changes, because only the signs of gradients are used;
+# - momentum_sign: no effect at all, because only the signs of a momentum are used, without epsilon.
+#   A factor that changes moves the weight of a step in the momentum.
+Response = Literal["proportional", "normalised", "sign", "momentum_sign"]
 
 RESPONSES: dict[str, Response] = {
     "sgd": "proportional",
@@ -40,17 +42,31 @@ RESPONSES: dict[str, Response] = {
     "rprop": "sign",
     # Not part of torch, so not measured: Lion (arXiv:2302.06675, algorithm 2) takes the sign of a
     # momentum, LAMB (arXiv:1904.00962, algorithm 2) normalises the update of each layer.
-    "lion": "normalised",
+    "lion": "momentum_sign",
     "lamb": "normalised",
 }
+# Of these, weight decay is added to the gradient before it is normalised, unless the optimizer is
+# set to decouple it: the factor changes its weight against the gradient.
+_DECAY_IN_GRADIENT = frozenset(
+    {"adadelta", "adagrad", "adam", "adamax", "nadam", "radam", "rmsprop"}
+)
 # The same algorithm under another name: FusedAdam, PagedAdamW8bit, DeepSpeedCPUAdam.
 _VARIANT = re.compile(r"^(?:fused|paged|deepspeedcpu|cpu)?(.+?)(?:(?:4|8|32)bit)?$")
 
 
 def optimizer_response(optimizer: str) -> Response | None:
     """The response of an optimizer, by its class name; None if it is not in the table."""
+    return RESPONSES.get(_algorithm(optimizer))
+
+
+def adds_decay_to_gradient(optimizer: str) -> bool:
+    """Whether an optimizer that normalises the gradient adds weight decay to it before."""
+    return _algorithm(optimizer) in _DECAY_IN_GRADIENT
+
+
+def _algorithm(optimizer: str) -> str:
     name = _VARIANT.match(optimizer.lower())
-    return RESPONSES.get(name[1]) if name else None
+    return name[1] if name else ""
 
 
 def _response(facts: StepFacts) -> Response | None:
@@ -78,8 +94,16 @@ def constant_factor_effect(factor: float, facts: StepFacts) -> str:
         case "normalised":
             return (
                 f"{optimizer} cancels most of a constant factor of {significant(factor)}, so the "
-                "loss curve hides it. Clipping thresholds, epsilon and comparisons of gradient "
-                "norms are off by the factor, and so are the updates wherever the factor changes"
+                f"loss curve hides it. Clipping thresholds, epsilon{_decay(optimizer)} and "
+                "comparisons of gradient norms are off by the factor, and so are the updates "
+                "wherever the factor changes"
+            )
+        case "momentum_sign":
+            return (
+                f"{optimizer} uses only the signs of a momentum, so a constant factor of "
+                f"{significant(factor)} does not change its updates; clipping thresholds and "
+                "comparisons of gradient norms are off by the factor, and so are the updates "
+                "wherever the factor changes"
             )
         case "sign":
             return (
@@ -93,11 +117,15 @@ def constant_factor_effect(factor: float, facts: StepFacts) -> str:
     )
 
 
+def _decay(optimizer: str) -> str:
+    return ", any weight decay" if adds_decay_to_gradient(optimizer) else ""
+
+
 def intermittent_factor_effect(factor: float, facts: StepFacts) -> str:
     """The effect of a factor that only some steps have."""
     optimizer = facts.optimizer_name
     match _response(facts):
-        case "normalised":
+        case "normalised" | "momentum_sign":
             less = "less" if abs(factor) < 1 else "more"
             return (
                 f"{optimizer} cancels only a constant factor, so steps like this one weigh {less} "
@@ -112,7 +140,7 @@ def changing_factor_effect(facts: StepFacts) -> str:
     """The effect of a factor that differs from step to step."""
     optimizer = facts.optimizer_name
     match _response(facts):
-        case "normalised":
+        case "normalised" | "momentum_sign":
             return f"{optimizer} cancels a constant factor, but not one that changes"
         case "proportional":
             return f"With {optimizer}, the effective learning rate changes with the balance"

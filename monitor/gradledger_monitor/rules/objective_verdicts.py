@@ -126,7 +126,7 @@ def _verdict(
 def _form(objective: Objective) -> str:
     """What separates it from losses of the same kind in other windows; no number, which may vary.
 
-    A regularisation in a window of its own differs from the loss of the other windows in it.
+    A regularisation with windows to itself differs in it from the loss of the other windows.
     """
     terms = [term.loss_term for term in objective.terms]
     forms = {(t.reduction, t.of or "", t.coefficient is not None) for t in terms}
