@@ -48,6 +48,17 @@ def test_what_was_not_measured_shows_nothing() -> None:
         assert rank_table.table(found, 1, []).sentences == []
 
 
+def test_targets_that_hardly_vary_show_nothing() -> None:
+    """The ones and zeros of a GAN's discriminator, in one batch; the last one may be short."""
+
+    def same(*data: float) -> list[list[int]]:
+        steps = [{rank_: accepted(rank(8, each)) for rank_ in range(2)} for each in data]
+        return topology(2, steps[-1], earlier=steps[:-1]).same_data
+
+    assert same(1.5, 1.5) == same(1.5, 1.5, 1.5, 2.5) == []
+    assert same(1.5) == same(1.5, 2.5) == same(1.5, 1.5, 2.5, 3.5) == [[0, 1]]
+
+
 def test_absent_ranks_are_shown_first_of_many() -> None:
     found = topology(100, {number: accepted(rank(4, None)) for number in range(98)})
     shown = rank_table.table(found, 1, never_sent=[99])

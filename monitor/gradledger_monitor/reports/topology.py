@@ -10,6 +10,9 @@ from gradledger_monitor.model.ranks.topology import Topology, topology
 from gradledger_monitor.model.step_facts import RecordsByRank, RunInfo, merge
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.runs import queries
+from gradledger_monitor.store.steps.records import recent_records
+
+STEPS = 4  # whose targets are compared
 
 
 @dataclass(frozen=True)
@@ -28,14 +31,16 @@ def run_topology(store: Store, run: str, optimizer: int = 0) -> RunTopology | No
     step = queries.last_evaluated_steps(store, run).get(optimizer)
     if info.world_size == 1 or step is None:
         return None
-    records = queries.step_records(store, run, optimizer, step)
+    by_step = recent_records(store, run, optimizer, step, STEPS)
+    records = by_step.pop(step, None)
     if not records:
         return None
+    loss = _heaviest_loss(info, optimizer, step, records)
     return RunTopology(
         optimizer=optimizer,
         step=step,
         never_sent=queries.ranks_without_records(store, run),
-        topology=topology(info.world_size, records, _heaviest_loss(info, optimizer, step, records)),
+        topology=topology(info.world_size, records, loss, by_step.values()),
     )
 
 

@@ -2,7 +2,7 @@
 
 Only what the records state: a fact that no rank reported is empty. Two ranks have the same data if
 the targets of all their micro-batches have the same fingerprints, and at least one of these depends
-on the data.
+on the data. Targets that hardly vary from batch to batch, as the labels of a GAN, do not.
 
 The ledger is that of one data-parallel group (``data_group``), whose members have their own tokens
 and one gradient. Ranks of one tensor-parallel group see the same data and hold parts of the same
@@ -62,15 +62,23 @@ class Topology:
     ranks: list[RankPart]
 
 
-def topology(world_size: int, records: RecordsByRank, loss: str | None = None) -> Topology:
-    """The topology that the records of one step show; ``loss`` is the kind whose tokens count."""
+def topology(
+    world_size: int,
+    records: RecordsByRank,
+    loss: str | None = None,
+    earlier: Iterable[RecordsByRank] = (),
+) -> Topology:
+    """The topology that the records of one step show; ``loss`` is the kind whose tokens count.
+
+    ``earlier`` are the records of steps before it, which show whether targets vary.
+    """
     parts = [_part(rank, record, loss) for rank, record in sorted(records.items())]
     groups = {tuple(sorted(r.data_group)) for r in records.values() if r.data_group}
     without_loss = [part.rank for part in parts if not part.computes_loss]
     return Topology(
         world_size=world_size,
         data_groups=[list(group) for group in sorted(groups)],
-        same_data=_same_data(records),
+        same_data=_same_data(records, [*earlier, records]),
         without_loss=without_loss if len(without_loss) < len(parts) else [],
         ranks=parts,
     )
@@ -91,13 +99,20 @@ def _tokens(batch: MicroBatch, loss: str | None) -> int | None:
     return tokens_of(structs.replace(batch, terms=terms))
 
 
-def _same_data(records: RecordsByRank) -> list[Ranks]:
+def _same_data(records: RecordsByRank, steps: Sequence[RecordsByRank]) -> list[Ranks]:
     by_data: dict[tuple[float, ...], Ranks] = {}
     for rank, record in sorted(records.items()):
         fingerprints = tuple(_fingerprints(record))
         if fingerprints:
             by_data.setdefault(fingerprints, []).append(rank)
-    return [ranks for ranks in by_data.values() if len(ranks) > 1]
+    return [r for r in by_data.values() if len(r) > 1 and _varies(steps, r[0])]
+
+
+def _varies(steps: Sequence[RecordsByRank], rank: int) -> bool:
+    """Whether most micro-batches of a rank have other targets than the rest."""
+    records = [step[rank] for step in steps if rank in step]
+    values = [value for record in records for value in _fingerprints(record)]
+    return len(set(values)) * 2 > len(values)
 
 
 def _fingerprints(record: StepRecord) -> Iterable[float]:
