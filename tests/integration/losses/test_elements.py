@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from msgspec import structs
 from torch import Tensor, nn
 
 from gradledger_monitor.ingest import schema
@@ -477,3 +479,31 @@ def test_a_nested_tensor_does_not_end_the_observation(layout: torch.layout) -> N
 def padded(nested: Tensor) -> Tensor:
     values: Tensor = torch.nested.to_padded_tensor(nested, 0.0)
     return values
+
+
+class _DDPSink(torch.autograd.Function):
+    """What DDP puts around its outputs if it looks for unused parameters."""
+
+    @staticmethod
+    def forward(ctx: Any, outputs: Tensor) -> Tensor:
+        return outputs.view_as(outputs)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        return gradients[0]
+
+
+@by_objective
+def test_what_ddp_puts_around_its_outputs_changes_no_term(objective: Objective) -> None:
+    def behind_ddp(logits: Tensor, rows: Rows) -> Tensor:
+        return objective.loss(_DDPSink.apply(logits), rows)  # type: ignore[no-untyped-call]
+
+    plain, behind = (terms_on(Rows.of(6), loss) for loss in (objective.loss, behind_ddp))
+    assert [structs.asdict(term) for term in behind] == [structs.asdict(term) for term in plain]
+
+
+@pytest.mark.parametrize("loss", [Tensor.mean, lambda logits: F.softplus(-logits).mean()])
+def test_a_mean_of_the_outputs_of_ddp_is_no_hidden_loss(loss: Callable[[Tensor], Tensor]) -> None:
+    """The critic of a WGAN, and the loss of a reward model."""
+    (term,) = terms_on(Rows.of(6), lambda logits, rows: loss(_DDPSink.apply(logits)))  # type: ignore[no-untyped-call]
+    assert (term.kind, term.of) == ("MeanBackward0", None)

@@ -49,6 +49,7 @@ from gradledger.observers.losses.node_names import (
     MODEL_NODES,
     PARAMETER,
     PARTS,
+    PASSED_ON,
     PRODUCTS,
     REDUCTIONS,
     RESHAPES,
@@ -178,7 +179,7 @@ class Descent:
     def _linear_inputs(self, edge: Edge, inputs: list[tuple[int, Edge]]) -> list[tuple[int, Edge]]:
         """The input of a node that its output is linear in; none if it is not."""
         name = edge.node.name()
-        if _is_custom(edge.node):
+        if _is_custom(edge.node) or name == PASSED_ON:
             return self._towards_loss(inputs)
         if name in ADDITIONS and len(inputs) > 1:
             return self._towards_loss(inputs)
@@ -223,8 +224,9 @@ class Descent:
 
 
 def _is_custom(node: Any) -> bool:
-    """Whether it is a custom function of the script, not a compiled graph."""
-    return node.name() not in MODEL_NODES and isinstance(node, BackwardCFunction)
+    """Whether it is a custom function of the script, not a compiled graph, nor DDP's."""
+    name = node.name()
+    return name not in MODEL_NODES and name != PASSED_ON and isinstance(node, BackwardCFunction)
 
 
 def search_below(edge: Edge, single: bool, spend: Callable[[], bool]) -> Inside:
@@ -251,7 +253,7 @@ def search_below(edge: Edge, single: bool, spend: Callable[[], bool]) -> Inside:
         elif single and is_number and name in REDUCTIONS:
             inside.numbers.append(current)
         elif name not in MODEL_NODES:
-            if inside.custom is None and isinstance(node, BackwardCFunction):
+            if inside.custom is None and _is_custom(node):
                 inside.custom = name
             inside.numbers += _stacked_losses(graph_inputs(node)) if name in JOINS else []
             elementwise = elementwise and name not in RESHAPES

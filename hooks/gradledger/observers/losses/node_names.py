@@ -58,6 +58,9 @@ RESHAPES = frozenset(
     | {"TransposeBackward0", "PermuteBackward0", "ToCopyBackward0", "CloneBackward0"}
 )
 
+# DDP's, around its outputs: with a static graph in the first iteration only
+PASSED_ON = "_DDPSinkBackward"
+
 ASSIGNMENT = "torch::autograd::CopySlices"  # to a part of a tensor, in place
 # Nodes between the assignments to one tensor.
 PARTS = frozenset({ASSIGNMENT, "AsStridedBackward0", "SelectBackward0", "SliceBackward0"})

@@ -11,6 +11,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from gradledger.observers.losses.node_names import PASSED_ON
+
 MAX_NODES = 32
 _IMAGE = 4  # dimensions: samples, channels, height, width
 
@@ -37,7 +39,9 @@ def sample_count(loss: Any, rows: int) -> int | None:
         elif name == "ConvolutionBackward0":
             shape = tuple(node._input_metadata[0].shape)
             return rows if shape[0] == rows else None
-        row_by_row = row_by_row and name in _ROW_BY_ROW
+        elif name == PASSED_ON and len(node.next_functions) > 1:
+            return None  # of several outputs, which one is not known
+        row_by_row = row_by_row and (name in _ROW_BY_ROW or name == PASSED_ON)
         below = _input_of(node)
         if below is None:
             return rows if row_by_row else None

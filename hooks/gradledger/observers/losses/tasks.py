@@ -11,12 +11,10 @@ from typing import Any
 
 from gradledger.observers.losses.found_losses import LossNode
 from gradledger.observers.losses.loss_patterns import parameter_of
-from gradledger.observers.losses.node_names import PROJECTIONS, RESHAPES
+from gradledger.observers.losses.node_names import PASSED_ON, PROJECTIONS, RESHAPES
 
 DEPTH = 24  # nodes between a loss and the layer that computes its input
 LOSSES = 256  # that are looked at, if all are of one task: looking takes microseconds
-# DDP's, around its outputs: with a static graph in the first iteration only
-PASSED_ON = "_DDPSinkBackward"
 MAX_TASKS = 64  # of a process; where parameters are made anew all the time, numbers mean nothing
 
 
