@@ -35,7 +35,8 @@ class UnheldParameters(Rule):
     unfrozen for the training; if the optimizer holds frozen parameters, and not these, as when
     adapters are added later; or if it holds parameters of the same names, or some that are in no
     model any more and get no gradient: then a part was replaced after the optimizer was created.
-    Otherwise it is information.
+    Otherwise it is information: adapters that were added after the optimizer was created look like
+    a teacher, or the body of a model whose head alone is trained, that nothing froze.
 
     **Why it matters**
 
@@ -135,4 +136,7 @@ def _cause(unheld: Unheld, replaced: list[str], frozen: int, optimizer: str) -> 
             f"{optimizer} holds {counted(frozen, 'parameter')} that require no gradient, and not "
             "these: it may have been created before the model was changed."
         )
-    return "If they should not be trained, requires_grad_(False) saves their backward."
+    return (
+        "If they were created after the optimizer, as adapters may be, it does not train them. If "
+        "they should not be trained, requires_grad_(False) saves their backward."
+    )
