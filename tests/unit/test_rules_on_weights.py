@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from gradledger.records import StepRecord, Term
+from gradledger_monitor.model.chart_metrics import chart_metrics
 from gradledger_monitor.model.findings import EvaluationResult, Finding
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.reduction.token_weights_unequal import BY_DATA
@@ -46,21 +47,35 @@ def test_ranks_whose_tokens_weigh_alike_on_average_do_not_differ_however_many_th
 
 
 @pytest.mark.parametrize(
-    ("constant", "ranks", "is_stated"),
-    [(None, 1, True), (0.5, 1, True), (2.0, 1, False), (2.0, 2, True)],
+    ("constant", "ranks", "mean"), [(None, 1, 2.5), (0.5, 1, 1.25), (2.0, 1, 5.0), (2.0, 2, 5.0)]
 )
-def test_a_mean_over_tokens_is_stated_unless_it_lacks_the_constant_of_the_loss(
-    constant: float | None, ranks: int, is_stated: bool
+def test_the_mean_over_tokens_has_the_constant_of_the_loss(
+    constant: float | None, ranks: int, mean: float
 ) -> None:
-    """QuantileLoss: twice the error. As many as ranks may undo their average."""
+    """QuantileLoss: twice the error."""
     terms = [term(n, (constant or 1.0) / (2 * n), coefficient=constant) for n in (10, 30)]
     sent = record(terms, sync="averaged")
     for micro_batch, loss in zip(sent.micro_batches, (4.0, 2.0), strict=True):
         micro_batch.loss = (constant or 1.0) * loss / 2
     finding = finding_of(*[sent] * ranks)
     assert finding is not None
-    assert ("the mean over all elements is 2.5" in finding.summary) is is_stated
-    assert (finding.evidence["loss_token"] is not None) is is_stated
+    assert f"the mean over all elements is {mean:g}" in finding.summary
+    assert finding.evidence["loss_token"] == mean
+
+
+@pytest.mark.parametrize(
+    ("constant", "divisor", "shown"),
+    [(0.5, 2, 1.5), (2.0, 2, 6.0), (0.5, 1, 3.0), (2.0, 4, 3.0), (2.0, 1, 6.0), (None, 2, 3.0)],
+)
+def test_the_chart_of_the_loss_of_a_large_batch_has_the_constant_but_no_division(
+    constant: float | None, divisor: int, shown: float
+) -> None:
+    """Two micro-batches. With 0.5 and no division, the constant is 1/K."""
+    factor = (constant or 1.0) / divisor
+    sent = record([term(10, factor / 10, coefficient=constant) for _ in range(2)])
+    for micro_batch in sent.micro_batches:
+        micro_batch.loss = 3.0 * factor
+    assert chart_metrics(facts(sent))["loss_token"] == pytest.approx(shown)
 
 
 @pytest.mark.parametrize(("counts", "severity"), [((30, 30), "error"), ((20, 40), "info")])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from fnmatch import fnmatchcase
 
+from gradledger_monitor.model.losses.reported import loss_of_large_batch
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.step_facts import StepFacts
 
@@ -52,7 +53,7 @@ def chart_metrics(facts: StepFacts) -> ChartMetrics:
     noise_trace, noise_signal = _noise(facts)
     return {
         "loss_reported": facts.loss_reported,
-        "loss_token": facts.loss_token,
+        "loss_token": loss_of_large_batch(facts.loss_token, facts.objectives, facts.tolerance),
         "norm": facts.norm,
         **_account(facts),
         "micro_batches": None if facts.run.imported_from else float(facts.micro_batches),

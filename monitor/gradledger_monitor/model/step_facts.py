@@ -420,7 +420,7 @@ class StepFacts:
 
     @property
     def loss_token(self) -> float | None:
-        """The loss that one large batch would have reported: the sum of token losses over N."""
+        """The sum of token losses over N, without a constant that multiplies the loss."""
         return mean_over_tokens(chain.from_iterable(self.applied_by_rank.values()))
 
 

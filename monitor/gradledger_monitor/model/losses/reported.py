@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
 from gradledger_monitor.ingest.schema import MicroBatch, Term
 from gradledger_monitor.model.losses.term_weights import weights_vary
+from gradledger_monitor.model.numbers import number
+from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.model.token_ledger import total
 
 
@@ -41,6 +43,24 @@ def mean_over_tokens(micro_batches: Iterable[tuple[int, MicroBatch]]) -> float |
         # a loss may be minus a term, such as a log-probability
         losses, count = losses + float(loss) / abs(float(weight)), count + tokens
     return losses / count if count else None
+
+
+def loss_of_large_batch(
+    mean: float | None, objectives: Sequence[Objective], tolerance: float
+) -> float | None:
+    """The loss that one large batch would have reported: the mean over tokens, times the constant
+    that the loop multiplies the loss by.
+
+    A constant that makes the balance 1 is the division itself, or undoes an average over ranks.
+    """
+    coefficients = {number(t.loss_term.coefficient) for o in objectives for t in o.terms}
+    constant = coefficients.pop() if len(objectives) == len(coefficients) == 1 else None
+    if mean is None or not constant:
+        return mean
+    constant, balance = abs(constant), objectives[0].ledger.balance
+    explains = abs(balance - constant) <= tolerance * constant
+    is_weight = constant > 1 and abs(balance - 1) > tolerance
+    return mean * constant if explains or is_weight else mean
 
 
 def _joined(terms: list[Term]) -> Term | None:

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 
 from gradledger_monitor.model.findings import Outcome, Severity
+from gradledger_monitor.model.losses.reported import loss_of_large_batch
 from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.token_ledger import Entry, total
@@ -21,7 +22,6 @@ from gradledger_monitor.rules.balance.diagnosis import (
     weighted_by_design,
 )
 from gradledger_monitor.rules.balance.evidence import (
-    common_coefficient,
     has_known_unit,
     is_divided_by_a_count,
     is_divided_by_two_ks,
@@ -263,7 +263,7 @@ class TokenWeightsUnequal(Rule):
             tokens=[as_count(e.tokens) for e in entries[:64]],
             relative_weights=[round(e.relative, 4) for e in entries[:64]],
             loss_reported=facts.loss_reported,
-            loss_token=_loss_token(facts, objective),
+            loss_token=_loss_token(facts),
         )
 
 
@@ -410,18 +410,14 @@ def _ranks_sentence(facts: StepFacts) -> str:
     return f" This holds for the ranks that reported: {missing}." if missing else ""
 
 
-def _loss_token(facts: StepFacts, objective: Objective) -> float | None:
-    """The mean loss over all tokens; None if it lacks a constant that the loss is multiplied by.
-
-    A constant of at most 1 may be the division, and one of R undo the average over the ranks.
-    """
-    constant = abs(common_coefficient(objective) or 1.0)
-    return facts.loss_token if constant <= 1 or constant == facts.run.world_size else None
+def _loss_token(facts: StepFacts) -> float | None:
+    """The mean loss over all tokens, times the constant that the loss is multiplied by."""
+    return loss_of_large_batch(facts.loss_token, facts.objectives, facts.tolerance)
 
 
 def _loss_sentence(facts: StepFacts, objective: Objective) -> str:
     """The losses, unless the objective is read in another unit, of which the mean is not known."""
-    reported, token = facts.loss_reported, _loss_token(facts, objective)
+    reported, token = facts.loss_reported, _loss_token(facts)
     if objective.reading.unit in ("rows", "positions"):
         return ""
     if reported is None or token is None or significant(reported) == significant(token):
