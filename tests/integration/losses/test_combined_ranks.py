@@ -52,15 +52,15 @@ def truth(ranks: list[RankResults], name: str, index: int) -> Truth:
 
 
 ROWS = [
-    # row, what the sum over the ranks is multiplied by, the rule that must be named with its step
-    # (a sum that is K times too large needs two), true balance
+    # row, what the sum over the ranks is multiplied by, the rule that must be named with its step,
+    # true balance
     ("averaged", 1 / RANKS, {}, 1),
     ("summed", 1, {}, 1),
     ("flattened", 1 / RANKS, {}, 1),
     ("never divided", 1, {WORLD: 1}, RANKS),
     ("never divided, K = R", 1, {WORLD: 1}, RANKS),
     ("divided twice", 1 / RANKS**2, {WORLD: 1}, 1 / RANKS),
-    ("K forgotten", 1 / RANKS, {"reduction.missing_division": 3}, 4),
+    ("K forgotten", 1 / RANKS, {"reduction.missing_division": 1}, 4),
     ("own count", 1 / RANKS, {UNEQUAL: 1}, 1),
     ("hook averages", 1 / RANKS, {}, 1),
     ("hook sums", 1, {WORLD: 1}, RANKS),
