@@ -27,8 +27,6 @@ from gradledger_monitor.rules.rule import (
 )
 from gradledger_monitor.rules.state import declare
 
-FEWEST_COLLECTIVES = 4  # fewer in a step may be those of a few metrics
-
 APART = "The replicas differ between the ranks"
 
 FIX = """\
@@ -53,12 +51,6 @@ for parameter in model.parameters():    # all that are trained, after the last b
     parameter.grad *= factor            # the same number on all ranks
 optimizer.step()                        # at the same learning rate on all ranks"""
 
-FIX_COPIES = """\
-for parameter in model.parameters():
-    dist.all_reduce(parameter.grad)     # in place; of a copy, such as grad / n, the result is lost
-    parameter.grad /= dist.get_world_size()
-optimizer.step()"""
-
 FIX_START = """\
 with torch.no_grad():                   # before the first step
     for tensor in [*model.parameters(), *model.buffers()]:
@@ -78,9 +70,7 @@ class ReplicaDrift(Rule):
 
     With an all-reduce by hand: gradients are combined, but some parameters are left out; only the
     ranks of a group combine theirs; each rank scales the sum by its own number; or the replicas
-    start from different weights. A warning: at least as many collectives as parameters ran between
-    backward and step, in several windows in a row, and yet each rank stepped on the gradients that
-    it computed, and parameters that were equal at first differ.
+    start from different weights.
 
     **Why it matters**
 
@@ -110,9 +100,6 @@ class ReplicaDrift(Rule):
     windows = Parameter(
         5, "windows in a row in which groups of ranks, or an optimizer beside DDP, train apart"
     )
-    alone = Parameter(
-        16, "windows in a row in which ranks communicate as for all gradients, and use none of it"
-    )
 
     precondition = SEVERAL_RANKS
 
@@ -121,7 +108,6 @@ class ReplicaDrift(Rule):
         _groups=GroupsApart,
         _in_groups=int,
         _beside=int,
-        _unused=int,
         _started_apart=bool,
         _averaging=bool,
     )
@@ -132,7 +118,6 @@ class ReplicaDrift(Rule):
         self._groups = GroupsApart()
         self._in_groups = 0  # windows in a row
         self._beside = 0  # windows in a row whose backward DDP synchronised for other parameters
-        self._unused = 0  # windows in a row that communicate, and step on gradients of one rank
         self._started_apart = False  # combined gradients of parameters that differed at first
         self._averaging = False  # the parameters have been averaged
 
@@ -243,12 +228,10 @@ class ReplicaDrift(Rule):
             self._in_groups = 0
             self._averaging |= averages_models(facts)
             if self._averaging:
-                self._unused = 0
                 if replicas.left_out:
                     return not_measured(_not_averaged(replicas.left_out, replicas.total))
                 return ok("the ranks average their parameters from time to time")
             return self._alone(facts)
-        self._unused = 0
         self._in_groups = self._in_groups + 1 if combined.groups else 0
         if facts.step == 1 and combined.is_known:
             self._started_apart = differ_by(_values(facts, "parameters"), SAME)
@@ -282,32 +265,15 @@ class ReplicaDrift(Rule):
         )
 
     def _alone(self, facts: StepFacts) -> Outcome:
-        """Each rank steps on its own gradients; one that communicates as often as if it combined
-        each of them may have combined copies."""
+        """Each rank steps on its own gradients: an ensemble, local SGD, or a mistake.
+
+        The number of collectives is no evidence: norms of layers for a log need as many.
+        """
         replicas = self._replicas
-        after = [record.collectives_after or 0 for record in facts.records.values()]
-        often = min(after) >= max(replicas.total, FEWEST_COLLECTIVES)
-        moves = any(r.models is not None or r.averaging for r in facts.records.values())
-        counts = often and not (moves or facts.record.skipped or may_be_divided(facts))
-        self._unused = self._unused + 1 if counts else 0
         if not replicas.drifted or replicas.equal_again or facts.missing_ranks:
             return not_applicable("no DDP model")
-        if self._unused < self.alone:  # local SGD may average later
-            return not_measured(ALONE if not any(after) else ALONE_AND_COMMUNICATES)
-        return finding(
-            "warning",
-            "The ranks communicate before the step, and each steps on its own gradients",
-            f"In each of the last {counted(self._unused, 'window')}, at least {min(after):,} "
-            "collectives ran between backward and step, as many as combine the gradients of all "
-            f"{counted(replicas.total, 'parameter')}; but each rank stepped on the gradients that "
-            "it computed. If the loop combined copies of them, the result has not reached .grad. "
-            f"{_share(replicas.drifted, replicas.total)} between the ranks, and were equal at "
-            "first. If each rank is meant to train its own model, this is intended.",
-            FIX_COPIES,
-            collectives=min(after),
-            parameters=listed(replicas.drifted)[:16],
-            norms=_values(facts, "norm")[:16],
-        )
+        communicates = any(record.collectives_after for record in facts.records.values())
+        return not_measured(ALONE_AND_COMMUNICATES if communicates else ALONE)
 
     def _difference(self, facts: StepFacts, combined: ManualAllReduce) -> tuple[str, str, str]:
         """Title, summary and fix."""
@@ -349,7 +315,7 @@ ALONE = (
 ALONE_AND_COMMUNICATES = (
     "the ranks communicate before the step, but each steps on the gradients that it computed, and "
     "parameters that were equal on all of them differ now: whether each rank is meant to train its "
-    "own model, or the result of an all-reduce was lost, is not known"
+    "own model, or the loop combined copies of the gradients, is not known"
 )
 
 
