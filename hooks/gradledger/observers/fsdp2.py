@@ -52,6 +52,11 @@ def reduces(group: Any) -> bool:
     return bool(group.reduce_grads and (copies is None or group.all_reduce_grads))
 
 
+def trains(group: Any) -> bool:
+    """Whether a gradient reaches the group: of frozen parameters, FSDP2 reduces none."""
+    return any(each.sharded_param.requires_grad for each in group.fsdp_params)
+
+
 def reduction(group: Any) -> Reduction:
     """How this group reduces gradients."""
     shards = getattr(group.mesh_info, "shard_mesh_size", 1)

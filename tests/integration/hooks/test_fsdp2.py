@@ -12,6 +12,7 @@ from gradledger.capture.open_parts import OpenEvent
 from gradledger.capture.open_records import CountedMicroBatch, OpenMicroBatch, OpenStep
 from gradledger.capture.windows import OptimizerWindow
 from gradledger.observers import fsdp2
+from gradledger.observers.collectives import Collectives
 from gradledger.observers.fsdp2 import Reduction
 
 SHARDS, COPIES = {"shard_mesh_size": 4}, {"replicate_mesh_size": 2}
@@ -142,3 +143,18 @@ def test_a_window_that_is_reduced_has_the_micro_batches_of_those_before_that_wer
         assert [counted.fresh for counted in step.micro_batches] == expected
         assert [event.after for event in step.events] == [len(expected)]
     assert len(stepped(held, window, "sync").micro_batches) == 1  # they are added once
+
+
+@pytest.mark.parametrize(("frozen", "expected"), [(False, "sync"), (True, "no_sync")])
+def test_a_frozen_group_does_not_decide_whether_a_backward_is_synchronised(
+    frozen: bool, expected: str
+) -> None:
+    """A generator trains through a frozen discriminator, whose flag is left as it was."""
+    micro_batch = OpenMicroBatch(1)
+    backwards: Any = SimpleNamespace(current=lambda: micro_batch)
+    observer = Collectives(backwards)
+    for reduces, trains in ((True, not frozen), (False, True)):
+        group: Any = Unreduced(torch.nn.Parameter(torch.ones(2), requires_grad=trains))
+        group.reduce_grads = reduces
+        observer._note_fsdp2_decision(group)
+    assert micro_batch.wrapper == expected
