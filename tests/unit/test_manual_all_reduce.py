@@ -353,6 +353,22 @@ def test_gradients_that_are_combined_several_times_to_the_same_effect_are_inform
     assert "combined anew" in str(early_in_hooks(uneven, uneven).unmeasured)
 
 
+def test_combinations_whose_result_the_loop_discards_are_not_counted() -> None:
+    """A window whose backward failed is repeated."""
+    ranks = []
+    for before in LEFT:
+        fields: dict[str, Any] = {"sync": "unknown", "post_factor": None, "before_hooks": True}
+        samples = Samples(before, scaled(0.5))
+        one = record([term(10, 1 / 20)] * 4, samples=samples, own_sums=True, **fields)
+        for micro_batch in one.micro_batches:
+            micro_batch.collectives, micro_batch.samples = 4, samples
+        one.micro_batches[2].fresh = True
+        ranks.append(one)
+    merged = facts(*ranks)
+    assert merged.all_reduce is not None and merged.all_reduce.repeats == 1
+    assert merged.micro_batches == 2
+
+
 @pytest.mark.parametrize(("between", "is_found"), [(1.0, True), (0.5, False)])
 def test_sums_after_each_backward_are_no_average_though_the_ranks_divide_them_once(
     between: float, is_found: bool

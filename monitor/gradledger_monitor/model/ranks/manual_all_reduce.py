@@ -255,13 +255,18 @@ def _combined_early(rows: Sequence[StepRecord]) -> int:
 
     Only if the ranks' own gradients were different before: equal ones need no all-reduce.
     """
-    last = min(len(r.micro_batches) for r in rows)
-    return next((i for i in reversed(range(1, last)) if _combines_before(rows, i)), 0)
+    return next((i for i in reversed(_since_cleared(rows)) if _combines_before(rows, i)), 0)
 
 
 def _count_early(rows: Sequence[StepRecord]) -> int:
     """How often the gradients were combined before the last backward had ended."""
-    return sum(_combines_before(rows, i) for i in range(1, min(len(r.micro_batches) for r in rows)))
+    return sum(_combines_before(rows, i) for i in _since_cleared(rows))
+
+
+def _since_cleared(rows: Sequence[StepRecord]) -> range:
+    """The micro-batches that add to gradients of the window: what it discarded before is lost."""
+    cleared = (i for r in rows for i, m in enumerate(r.micro_batches) if m.fresh)
+    return range(max(cleared, default=0) + 1, min(len(r.micro_batches) for r in rows))
 
 
 def _combines_before(rows: Sequence[StepRecord], index: int) -> bool:
@@ -291,7 +296,7 @@ def _factors_between(rows: Sequence[StepRecord], tolerance: float) -> list[float
     A sum multiplies them by the number of ranks, an average by 1. Empty if one is of another kind.
     """
     factors = []
-    for index in range(1, min(len(r.micro_batches) for r in rows)):
+    for index in _since_cleared(rows):
         if all(row.micro_batches[index].samples is None for row in rows):
             continue  # nothing was combined there
         equalised = _equalised_before(rows, index, tolerance)
