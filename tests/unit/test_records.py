@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gradledger.capture.async_copy import Deferred
 from gradledger.capture.gradient_probe import (
     AccumulatedSample,
     added,
@@ -17,7 +18,7 @@ from gradledger.capture.gradient_probe import (
     is_reused,
     noise,
 )
-from gradledger.capture.open_records import OpenStep
+from gradledger.capture.open_records import CountedMicroBatch, OpenMicroBatch, OpenStep
 from gradledger.capture.open_terms import OpenTerm
 from gradledger.records import EndRecord, MicroBatch, Record, RunRecord, StepRecord, Term, encode
 from helpers import strategies
@@ -66,6 +67,16 @@ def test_a_window_in_which_nothing_was_seen_gives_reasons() -> None:
     assert record.post_factor is None
     assert record.norm is None
     assert "post_factor" in record.missing
+
+
+def test_what_hooks_of_the_script_scale_in_backward_is_no_factor_of_a_schedule() -> None:
+    """Tensor parallelism in stages of a pipeline communicates in backward, too."""
+    own, scaled = Deferred.of([1.0, 2.0, 3.0, 4.0]), Deferred.of([0.5, 1.0, 1.5, 2.0])
+    first = CountedMicroBatch(OpenMicroBatch(1), sample_own=own, sample_after=scaled)
+    second = CountedMicroBatch(OpenMicroBatch(2), fresh=False, sample_before=scaled)
+    step = OpenStep(0, 1, 1.0, [first, second])
+    step.fields["pipeline"] = True
+    assert step.resolve().micro_batches[1].rescaled is None
 
 
 def test_a_term_that_backward_never_reached_gives_a_reason() -> None:

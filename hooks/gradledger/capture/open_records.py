@@ -293,12 +293,13 @@ class OpenStep:
         called = {event.after for event in self.events}
         for index, (last, counted) in enumerate(itertools.pairwise(self.micro_batches), 1):
             before, after = last.sample_after, counted.sample_before
-            if last.sample_own is not None:
-                before, after = last.sample_own, after or before
+            own = None if record.pipeline else last.sample_own  # else: a schedule's factor
+            if own is not None:
+                before, after = own, after or before
             if before is None or after is None:
                 continue
             sent = record.micro_batches[index]
-            combined = counted.micro_batch.collectives_between or last.sample_own is not None
+            combined = counted.micro_batch.collectives_between or own is not None
             then, now = before.values(), after.values()
             shown = combined or index in called
             factor = gradient_probe.common_factor(then, now, tolerance)

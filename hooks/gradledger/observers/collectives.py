@@ -385,15 +385,15 @@ def _groups_by_parameter(
         ranks = tuple(dist.get_process_group_ranks(ddp.process_group))
         excluded = getattr(ddp, "parameters_to_ignore", ())
         left_out = {id(parameter) for parameter in frozen.get(ddp, ())}
-        wrapped = getattr(ddp, "_module_parameters", None)  # those that the model had by then
-        reduced = None if wrapped is None else set(map(id, wrapped))
-        for name, parameter in ddp.module.named_parameters():
-            added = reduced is not None and id(parameter) not in reduced and name not in excluded
-            if added or id(parameter) in left_out:
+        wrapped = set(map(id, getattr(ddp, "_module_parameters", ())))  # which it had by then
+        named = list(ddp.module.named_parameters())
+        replaced = wrapped.isdisjoint(id(parameter) for _, parameter in named)  # no collective runs
+        for name, parameter in named:
+            if id(parameter) in left_out:
                 continue
             if name in excluded:
                 groups.setdefault(id(parameter), ())
-            else:
+            elif replaced or id(parameter) in wrapped:
                 groups[id(parameter)] = ranks
     return groups
 

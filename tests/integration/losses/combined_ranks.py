@@ -232,6 +232,23 @@ def extended(data: list[Batches]) -> dict[str, Any]:
     return row(recorded.lines(), witness, data, 1)
 
 
+def replaced(data: list[Batches]) -> dict[str, Any]:
+    """A checkpoint is loaded with ``assign``: DDP has the parameters from before."""
+    model = tiny_model()
+    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    with recording() as recorded:
+        parallel = DistributedDataParallel(model)
+        model.load_state_dict(state, assign=True)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        witness = Witness(model, optimizer)
+        for window in data:
+            share = everyones(window[:1])[1] / RANKS
+            (cross_entropy(parallel, window[0], reduction="sum") / share).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    return row(recorded.lines(), witness, data, 1)
+
+
 def row(lines: list[bytes], witness: Witness, data: list[Batches], k: int) -> dict[str, Any]:
     """The data that a test needs to evaluate a row."""
     steps = [(step.parameters, step.gradient) for step in witness.steps]
@@ -278,6 +295,7 @@ def rows(data: list[Batches]) -> dict[str, dict[str, Any]]:
         "head without, loss all-reduced": head_outside(loss_all_reduced, data),
         "thawed": thawed(data),
         "extended": extended(data),
+        "replaced": replaced(data),
         "hook rounds": wrapped(lambda state, bucket: rounded(bucket), fair, data),
     }
 

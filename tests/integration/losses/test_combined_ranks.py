@@ -104,6 +104,13 @@ def test_parameters_that_are_unfrozen_or_added_under_ddp_are_outside_of_it(
     assert "were added to it after it was wrapped" in finding.summary
 
 
+def test_ddp_whose_parameters_are_all_replaced_synchronises_nothing(
+    ranks: list[RankResults],
+) -> None:
+    evaluation = judged(facts(ranks, "replaced"))
+    assert accused(evaluation) == {"ddp.never_synced": 1}
+
+
 @pytest.mark.parametrize(
     ("name", "balance", "named"),
     [("averaged in the step", 1, {}), ("divided twice in the step", 1 / RANKS, {WORLD: 1})],

@@ -331,7 +331,7 @@ def _synced_beside(facts: StepFacts) -> bool:
     return all(
         record.sync != "averaged"
         and not (record.skipped or record.averaging or record.collectives_after)
-        and any(m.wrapper == "sync" for m in record.micro_batches)
+        and any(m.wrapper == "sync" and m.collectives for m in record.micro_batches)
         for record in facts.records.values()
     )
 
