@@ -92,6 +92,18 @@ def test_optimizers_that_share_backwards_have_one_finding_between_them() -> None
     assert finding_of(TOO_OFTEN, second, second) is not None
 
 
+def test_a_synchronisation_that_another_optimizer_needs_cannot_be_avoided() -> None:
+    """It stepped after the second micro-batch, and steps again after the last, second in turn."""
+    slow = rank("sync", "sync", "sync", "sync")
+    for micro_batch in slow.micro_batches[:2]:
+        micro_batch.claimed = True
+    finding = finding_of(TOO_OFTEN, slow, slow)
+    assert finding is not None and finding.evidence["wasted"] == 1
+    held_back = rank("sync", "no_sync", "sync")
+    held_back.micro_batches[0].claimed = True
+    assert finding_of(TOO_OFTEN, held_back, held_back) is None
+
+
 @pytest.mark.parametrize(
     "decided", [("sync",), ("no_sync", "sync"), ("sync", "no_sync"), ("sync", "sync", "no_sync")]
 )

@@ -41,8 +41,8 @@ class MissingNoSync(Rule):
 
     **When it is silent**
 
-    K = 1; the first window, in which DDP rebuilds its buckets; one rank; another optimizer has
-    stepped on the same backwards, and has the finding, or needs what was synchronised. Under FSDP,
+    K = 1; the first window, in which DDP rebuilds its buckets; one rank; backwards on which another
+    optimizer has stepped: it has the finding, or needs what was synchronised. Under FSDP,
     synchronising each time saves memory, so the finding is information; so it is where backward
     runs once for each of several tasks, or for real and fake data, and where a loop without a
     wrapper combines gradients after each backward, to the same effect.
@@ -75,7 +75,10 @@ class MissingNoSync(Rule):
             return OK
         if not _all_reduce_alike(facts):
             return OK
-        wasted = len(synchronised) - 1
+        claimed = {index for index, m in facts.applied if m.claimed}
+        wasted = len(set(synchronised[:-1]) - claimed)  # another optimizer has the rest
+        if not wasted:
+            return ok("another optimizer has stepped on what was synchronised before the last")
         moved = (record.sync_bytes or 0) * wasted
         sharded = record.wrapper != "ddp"
         separate = facts.separate_losses or facts.may_be_separate_losses
