@@ -284,6 +284,17 @@ def test_numbers_of_micro_batches_are_no_cause_of_weights_that_do_not_depend_on_
     assert found == {"reduction.token_weights_unequal"}
 
 
+def test_micro_batches_that_a_rank_discards_are_not_counted() -> None:
+    """Each rank divides by its tokens; one has zeroed the gradients of a backward before."""
+    one, other = rank("no_sync", "no_sync", "sync"), rank("no_sync", "sync")
+    one.micro_batches[1].fresh = True
+    for micro_batch in one.micro_batches:
+        micro_batch.terms = [term(12, 1 / 24)]
+    for micro_batch in other.micro_batches:
+        micro_batch.terms = [term(8, 1 / 16)]
+    assert "ddp.uneven_microbatches" not in accused(judged([facts(one, other)]))
+
+
 def test_a_rank_without_backward_may_be_the_server_of_a_loop_that_combines_by_hand() -> None:
     server, workers = rank(wrapper=None), [rank("no_sync", wrapper=None) for _ in range(2)]
     result = judged([facts(server, *workers)])

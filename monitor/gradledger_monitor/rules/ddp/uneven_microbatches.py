@@ -61,7 +61,7 @@ class UnevenMicrobatches(Rule):
         facts = window.facts
         if facts.missing_ranks:
             return not_measured(facts.missing_ranks)
-        counts = {rank: len(record.micro_batches) for rank, record in facts.records.items()}
+        counts = {rank: len(applied) for rank, applied in facts.applied_by_rank.items()}
         if len(set(counts.values())) == 1 or any(r.skipped for r in facts.records.values()):
             return OK
         if steps_along(facts.optimizer_name, facts.records):
