@@ -921,6 +921,28 @@ def test_a_smoothing_that_counts_what_its_cross_entropy_ignores_is_a_mistake(
     assert patterns == (["fair"] if together else ["coefficient", expected])
 
 
+@pytest.mark.parametrize(
+    ("hard", "soft", "expected"),
+    [
+        (0.9 / 45, 0.1 / 45, "smoothing"),
+        (0.9 / 45, 0.1 / 60, "smoothing"),  # a mean over all positions
+        (1 / 45, 0.1 / 45, "coefficient"),  # a regularisation towards equal probabilities
+        (1 / 45, 0.5 / 60, "coefficient"),
+        (0.9 / 45, 0.3 / 45, "coefficient"),
+    ],
+)
+def test_a_smoothing_has_the_weight_that_its_cross_entropy_lacks(
+    hard: float, soft: float, expected: Pattern
+) -> None:
+    """Two micro-batches of 30 positions, of which 20 and 25 count."""
+    batches = []
+    for counted in (20, 25):
+        main = term(counted, hard, "sum", size=30, head=1, coefficient=hard * 45)
+        also = term(30, soft, "sum", size=30, head=1, coefficient=0.1)
+        batches.append([main, dataclasses.replace(also, kind="LabelSmoothing")])
+    assert [d.pattern for d in diagnose(facts(record(batches)), [])][-1] == expected
+
+
 @pytest.mark.parametrize("divisor", ["all", "counted"])
 def test_the_positions_that_a_mask_leaves_out_are_none(divisor: str) -> None:
     """The five entries of each position are added up; a mask leaves out whole positions."""

@@ -60,7 +60,8 @@ class WrongDenominator(Rule):
     the count of the first or the last micro-batch, or of the window before, in six windows of at
     least three different counts; or the token weights match a division by all positions of a
     micro-batch, including those whose targets are ignored; of one of several losses, too. Or a
-    label smoothing by hand adds up positions that the cross entropy on the same logits ignores.
+    label smoothing by hand adds up positions that the cross entropy on the same logits ignores;
+    the weights of the two add up to 1.
 
     **Why it matters**
 
