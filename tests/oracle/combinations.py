@@ -176,6 +176,8 @@ def _of_mistake(p: Program, mistake: str) -> Iterator[bool]:
     yield mistake != "same_data" or (
         p.normalisation != "samples" and p.all_reduce == "after_window"
     )
+    # a rank without tokens draws nothing, and from then on other data than the others
+    yield mistake != "same_data" or p.data != "empty_rank"
     # of equal gradients, a sum over ranks cannot be told from a penalty of R times its coefficient
     summed = p.by_hand and p.ranks_count == "all" and "penalty" in p.auxiliary
     yield mistake != "same_data" or not summed
