@@ -774,7 +774,7 @@ def test_equal_contrastive_losses_of_a_window_may_be_one_loss_over_cached_featur
     [
         ("MeanBackward0", (12, 12, 12, 12), True, "unmeasured"),
         ("MeanBackward0", (12, 16, 12, 20), True, "padding"),
-        ("NllLossBackward0", (12, 12, 12, 12), True, "padding"),
+        ("NllLossBackward0", (12, 16, 12, 20), True, "padding"),
         ("MeanBackward0", (12, 12, 12, 12), False, "constant"),
     ],
 )
@@ -790,6 +790,29 @@ def test_a_mean_over_images_of_one_size_may_count_masked_pixels(
     diagnosis = first(facts(record(losses)), past)
     assert diagnosis.pattern == pattern
     assert (diagnosis.reason == MASKED) == (pattern == "unmeasured")
+
+
+@pytest.mark.parametrize(
+    ("reduction", "shares", "expected"),
+    [
+        ("none", (0.3, 0.3, 0.3), "constant"),  # the hardest elements, as many in each batch
+        ("none", (0.3, 0.26, 0.31), "unmeasured"),  # masked at random
+        ("none", (0.9, 0.7, 0.5, 0.3), "padding"),  # it follows the data
+        ("sum", (0.3, 0.3, 0.3), "padding"),  # ignored targets
+        ("sum", (0.3, 0.26, 0.31), "padding"),
+    ],
+)
+def test_the_tokens_without_a_weight_are_padding_or_those_of_a_mask(
+    reduction: str, shares: Sequence[float], expected: Pattern
+) -> None:
+    """A cross entropy of 200 positions, which divide it, in one micro-batch of each window."""
+    windows = []
+    for share in shares:
+        loss = term(round(200 * share), 1 / 200, reduction, size=200, rows=200)
+        windows.append(facts(record([loss])))
+    last = patterns_of(windows)[-1]
+    assert last.pattern == expected
+    assert (last.evidence == CONSTANT_SHARE) == (expected == "constant")
 
 
 FLAT, ROWS = "one number in each row", "eight numbers in each row"

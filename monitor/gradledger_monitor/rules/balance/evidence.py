@@ -91,9 +91,14 @@ def has_known_unit(objective: Objective) -> bool:
     return own or "mean" in reductions(objective)
 
 
-def is_of_tokens(objective: Objective) -> bool:
-    """Whether an element of the loss is a token, or a whole example, with a target."""
-    return all(term.loss_term.kind.startswith(_OF_TOKENS) for term in objective.terms)
+def ignores_targets(objective: Objective) -> bool:
+    """Whether the loss itself ignores the targets of the tokens without a weight.
+
+    It does if it adds up its tokens, or examples. A loss of each token may also be multiplied by a
+    mask, such as that of the hard ones, or of those with a confident target.
+    """
+    terms = [term.loss_term for term in objective.terms]
+    return all(t.kind.startswith(_OF_TOKENS) and t.reduction != "none" for t in terms)
 
 
 def is_divided_by_a_count(facts: StepFacts, objective: Objective) -> bool:

@@ -20,8 +20,8 @@ from gradledger_monitor.model.token_ledger import total
 from gradledger_monitor.rules.balance.evidence import (
     Near,
     constant_over_positions,
+    ignores_targets,
     is_function_of_log_probabilities,
-    is_of_tokens,
 )
 from gradledger_monitor.rules.balance.history import ONE_MORE
 from gradledger_monitor.rules.balance.patterns import Closed, Diagnosis, Pattern, wrong_windows
@@ -31,7 +31,7 @@ MASKED = (
     'known; if the loss is right, declare contract="sample"'
 )
 CONSTANT_SHARE = (
-    "That is the share of the elements that have a weight: the mean counts the others, too. The "
+    "That is the share of the elements that have a weight: its divisor counts the others, too. The "
     "share is the same in every window so far, so that it is a constant factor"
 )
 # Standard deviations of a sum of squares, above which shares differ by more than chance: of a
@@ -63,7 +63,7 @@ def by_masked_elements(
     wrong = wrong_windows(past)
     alike = {c.pattern for c in wrong if near(c.balance or 0.0)}
     padding = Diagnosis("padding", objective=objective, constant=constant)
-    if is_of_tokens(objective):  # tokens are ignored, and not left out by chance
+    if ignores_targets(objective):
         return padding if alike <= {"padding"} else None
     before = list(_shares_before(facts, objective, past, constant))
     shares = [*before, *_shares_now(objective)]

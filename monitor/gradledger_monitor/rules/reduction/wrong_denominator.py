@@ -11,7 +11,7 @@ from gradledger_monitor.rules.balance.evidence import (
     common_coefficient,
     constant_over_positions,
     divides_by_samples,
-    is_of_tokens,
+    ignores_targets,
 )
 from gradledger_monitor.rules.balance.further import smoothed_cross_entropy
 from gradledger_monitor.rules.balance.patterns import Pattern
@@ -44,6 +44,7 @@ smooth_loss = smooth_loss.masked_fill(target.unsqueeze(-1) == ignore_index, 0.0)
 # a mean over positions divides by those that count"""
 
 
+WITHOUT_WEIGHT = "those without a weight (padding, or what a mask leaves out)"
 SAMPLES = (
     " The divisor is the number of samples: if the loss is a sum for each of them on purpose, "
     'declare contract="sequence".'
@@ -80,9 +81,9 @@ class WrongDenominator(Rule):
     **When it is silent**
 
     The balance is 1; K, the world size or a plain sum explains it (other rules); it is constant
-    and the divisor does not match all positions. A mask of another loss than a cross entropy leaves
-    out the same share of its elements in every window, or shares that differ by chance, or drift;
-    or a bare mean is masked, and its batches have one size: the mask may be intended.
+    and the divisor does not match all positions. What has no weight is not ignored by the loss
+    itself, and its share is the same in every window, or differs by chance, or drifts; or a bare
+    mean is masked, and its batches have one size: it may be a mask that is intended.
 
     **Incidents**
 
@@ -215,7 +216,7 @@ def _cause(
     element = element_name(objective)
     if pattern == "padding":
         targets = "ignored targets (padding, or the first token of each sequence)"
-        ignored = targets if is_of_tokens(objective) else "those that a mask leaves out"
+        ignored = targets if ignores_targets(objective) else WITHOUT_WEIGHT
         return (
             f"the {element}s' weights match a division by all positions of each "
             f"micro-batch{besides}, including {ignored}"
