@@ -793,26 +793,48 @@ def test_a_mean_over_images_of_one_size_may_count_masked_pixels(
 
 
 @pytest.mark.parametrize(
-    ("reduction", "shares", "expected"),
+    ("reduction", "shares", "grows", "expected"),
     [
-        ("none", (0.3, 0.3, 0.3), "constant"),  # the hardest elements, as many in each batch
-        ("none", (0.3, 0.26, 0.31), "unmeasured"),  # masked at random
-        ("none", (0.9, 0.7, 0.5, 0.3), "padding"),  # it follows the data
-        ("sum", (0.3, 0.3, 0.3), "padding"),  # ignored targets
-        ("sum", (0.3, 0.26, 0.31), "padding"),
+        ("none", (0.3, 0.3, 0.3), 0, "constant"),  # the hardest elements, as many in each batch
+        ("none", (0.3, 0.26, 0.31), 0, "unmeasured"),  # masked at random
+        ("none", (0.9, 0.7, 0.5, 0.3), 0, "unmeasured"),  # the confident ones, in batches of a size
+        ("none", (0.9, 0.7, 0.5, 0.3), 10, "padding"),  # sequences of different lengths
+        ("sum", (0.3, 0.3, 0.3), 0, "padding"),  # ignored targets
+        ("sum", (0.3, 0.26, 0.31), 0, "padding"),
     ],
 )
+@pytest.mark.parametrize("kind", ["NllLossBackward0", "KlDivergence"])
 def test_the_tokens_without_a_weight_are_padding_or_those_of_a_mask(
-    reduction: str, shares: Sequence[float], expected: Pattern
+    kind: str, reduction: str, shares: Sequence[float], grows: int, expected: Pattern
 ) -> None:
-    """A cross entropy of 200 positions, which divide it, in one micro-batch of each window."""
+    """One micro-batch in each window, divided by its 200 positions and more."""
     windows = []
-    for share in shares:
-        loss = term(round(200 * share), 1 / 200, reduction, size=200, rows=200)
-        windows.append(facts(record([loss])))
+    for index, share in enumerate(shares):
+        size = 200 + grows * index
+        weight = 1 / size
+        loss = term(
+            round(size * share), weight, reduction, size=size, rows=size, elements=size,
+            element_weight=weight,
+        )  # fmt: skip
+        windows.append(facts(record([dataclasses.replace(loss, kind=kind)])))
     last = patterns_of(windows)[-1]
     assert last.pattern == expected
     assert (last.evidence == CONSTANT_SHARE) == (expected == "constant")
+
+
+@pytest.mark.parametrize(("size", "expected"), [((64, 64, 64), True), ((64, 70, 90), False)])
+def test_picked_log_probabilities_of_batches_of_one_size_may_be_masked(
+    size: Sequence[int], expected: bool
+) -> None:
+    """Those with a confident target; of batches of different sizes, padding is masked."""
+    windows = []
+    for elements, tokens in zip(size, (40, 29, 31), strict=True):
+        weight = 1 / elements
+        loss = term(tokens, weight, "none", size=None, elements=elements, element_weight=weight)
+        windows.append(facts(record([dataclasses.replace(loss, kind="GatherBackward0")])))
+    last = patterns_of(windows)[-1]
+    assert (last.reason == MASKED) == expected
+    assert (last.pattern == "wandering") != expected
 
 
 FLAT, ROWS = "one number in each row", "eight numbers in each row"

@@ -101,6 +101,12 @@ def ignores_targets(objective: Objective) -> bool:
     return all(t.kind.startswith(_OF_TOKENS) and t.reduction != "none" for t in terms)
 
 
+def may_mask_tokens(objective: Objective) -> bool:
+    """Whether it has a loss for each token, or example, which the author may multiply by a mask."""
+    terms = [term.loss_term for term in objective.terms]
+    return all(t.kind.startswith(_OF_TOKENS) and t.reduction == "none" for t in terms)
+
+
 def is_divided_by_a_count(facts: StepFacts, objective: Objective) -> bool:
     """Whether what divides each micro-batch, or each rank, is known: the same, or a count."""
     terms = objective.reading.terms

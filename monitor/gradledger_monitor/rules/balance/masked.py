@@ -22,6 +22,7 @@ from gradledger_monitor.rules.balance.evidence import (
     constant_over_positions,
     ignores_targets,
     is_function_of_log_probabilities,
+    may_mask_tokens,
 )
 from gradledger_monitor.rules.balance.history import ONE_MORE
 from gradledger_monitor.rules.balance.patterns import Closed, Diagnosis, Pattern, wrong_windows
@@ -86,14 +87,16 @@ def masked_may_count(
 
     Of a function of log-probabilities, such an element is masked, or its weight is zero by design
     (an advantage). If the author counted some of these, too, the divisor is between the elements
-    that have a weight and all of them. So is a mean over the pixels of images of one size: it has
-    one divisor in all windows. Of other losses, a divisor that counts them is a mistake.
+    that have a weight and all of them. So is a mean over the pixels of images of one size, or over
+    as many tokens in each batch, of which a mask keeps the hard or the confident ones: it has one
+    divisor in all windows. Of other losses, a divisor that counts them is a mistake.
     """
     mean = objective.kind.startswith("MeanBackward")
     weighs = (
         objective.weighted_inside
         or is_function_of_log_probabilities(objective)
         or (mean and not _is_padded(facts, objective, past))
+        or (may_mask_tokens(objective) and not _is_ragged(_all_sizes(facts, objective, past)))
     )
     if objective.elements_count or not weighs:
         return False
@@ -172,9 +175,14 @@ def _is_padded(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -
     terms = [t.loss_term for t in objective.terms]
     if all(t.rows == t.size for t in terms):
         return False
+    return _is_ragged(_all_sizes(facts, objective, past))
+
+
+def _all_sizes(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> list[float]:
+    """The elements of each micro-batch, and on average in each earlier window."""
     constant = constant_over_positions(facts, objective) or 1.0
     before = _shares_before(facts, objective, past, constant)
-    return _is_ragged([*_sizes(objective), *(s.size / s.micro_batches for s in before)])
+    return [*_sizes(objective), *(s.size / s.micro_batches for s in before)]
 
 
 def _sizes(objective: Objective) -> list[float]:

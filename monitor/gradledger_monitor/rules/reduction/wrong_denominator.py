@@ -83,7 +83,8 @@ class WrongDenominator(Rule):
     The balance is 1; K, the world size or a plain sum explains it (other rules); it is constant
     and the divisor does not match all positions. What has no weight is not ignored by the loss
     itself, and its share is the same in every window, or differs by chance, or drifts; or a bare
-    mean is masked, and its batches have one size: it may be a mask that is intended.
+    mean, or a loss of each token, is masked, and its batches have one size: the mask may be
+    intended.
 
     **Incidents**
 
