@@ -837,6 +837,15 @@ def test_picked_log_probabilities_of_batches_of_one_size_may_be_masked(
     assert (last.pattern == "wandering") != expected
 
 
+def test_a_mean_over_rows_of_padded_tokens_is_no_mask_of_one_size() -> None:
+    """Two rows in each micro-batch, each divided by its padded length."""
+    losses = []
+    for size, tokens in ((10, 8), (4, 4), (22, 20), (8, 6)):
+        weight = 1 / size / 4
+        losses.append(term(tokens, weight, "none", size=size, elements=2, element_weight=1 / 8))
+    assert first(facts(record(losses))).pattern == "padding"
+
+
 FLAT, ROWS = "one number in each row", "eight numbers in each row"
 
 

@@ -102,9 +102,13 @@ def ignores_targets(objective: Objective) -> bool:
 
 
 def may_mask_tokens(objective: Objective) -> bool:
-    """Whether it has a loss for each token, or example, which the author may multiply by a mask."""
+    """Whether it has a loss for each token, or example, which the author may multiply by a mask.
+
+    And which are the elements of its outermost reduction: that is not one over sequences.
+    """
     terms = [term.loss_term for term in objective.terms]
-    return all(t.kind.startswith(_OF_TOKENS) and t.reduction == "none" for t in terms)
+    of_tokens = all(t.kind.startswith(_OF_TOKENS) and t.reduction == "none" for t in terms)
+    return of_tokens and all(t.size in (None, t.elements) for t in terms)
 
 
 def is_divided_by_a_count(facts: StepFacts, objective: Objective) -> bool:

@@ -186,7 +186,7 @@ def _all_sizes(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -
 
 
 def _sizes(objective: Objective) -> list[float]:
-    return [float(t.loss_term.elements or t.loss_term.size or 0) for t in objective.terms]
+    return [float(t.loss_term.size or t.loss_term.elements or 0) for t in objective.terms]
 
 
 def _is_ragged(sizes: Sequence[float]) -> bool:
