@@ -28,8 +28,8 @@ PACKAGE = Path("monitor/gradledger_monitor")
 # msgspec reads the annotations of these classes, and mypyc drops parts of them.
 MODEL = (
     *("batch_size", "chart_metrics", "losses/reported", "losses/term_weights", "numbers"),
-    *("objectives", "readings", "ranks/manual_all_reduce", "ranks/weighted_sum", "step_facts"),
-    *("token_ledger", "tolerances", "unmeasured"),
+    *("objectives", "readings", "ranks/manual_all_reduce", "ranks/outside_wrapper", "ranks/rows"),
+    *("ranks/weighted_sum", "step_facts", "token_ledger", "tolerances", "unmeasured"),
 )
 EVALUATION = ("rule_outcomes", "rule_evaluation", "run_state", "step_completeness")
 NOT_PER_STEP = ("__init__", "definition", "catalogue", "overrides", "docs", "state")  # in rules
