@@ -88,7 +88,9 @@ class LearningRates(Observer):
                 self.patch(kind, "step", self._wrap_step)
 
     def _wrap_step(self, original: Any) -> Any:
-        takes_epoch = "epoch" in inspect.unwrap(original).__code__.co_varnames[1:2]
+        inner = inspect.unwrap(original)  # what decorators call, which may be no function
+        code = inner.__code__ if inspect.isfunction(inner) else original.__code__
+        takes_epoch = "epoch" in code.co_varnames[1:2]
 
         def step(scheduler: Any, /, *args: Any, **kwargs: Any) -> Any:
             outermost, self._thread.inside = not self._thread.inside, True

@@ -174,6 +174,19 @@ def test_a_schedule_by_epoch_is_seen_through_a_decorator(monkeypatch: pytest.Mon
 
 
 @pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step")
+def test_a_decorated_step_may_wrap_what_is_no_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as a partial function: the hooks start, and its calls are counted."""
+    original = functools.partial(LinearLR.step)
+
+    def decorated(scheduler: LinearLR) -> None:
+        original(scheduler)
+
+    decorated.__wrapped__ = original  # type: ignore[attr-defined]
+    monkeypatch.setattr(LinearLR, "step", decorated, raising=False)
+    assert sent_of(lambda optimizer: LinearLR(optimizer, total_iters=2))[-1] == (5, None)
+
+
+@pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step")
 def test_what_is_sent_is_of_the_schedule_that_stepped_last() -> None:
     """As of the second phase of a training, whose schedule is another one."""
     schedules: list[LRScheduler] = []
