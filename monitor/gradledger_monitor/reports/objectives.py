@@ -65,15 +65,16 @@ def summarize(
 
     A loop may step on one loss after another, in windows of their own.
     """
-    by_key: dict[str, list[tuple[int, ObjectiveVerdict]]] = {}
-    order: list[str] = []
+    by_form: dict[tuple[str, str], list[tuple[int, ObjectiveVerdict]]] = {}
+    order: list[tuple[str, str]] = []
     for window in windows:
         verdicts = objective_verdicts(window)
         for verdict in verdicts:
-            by_key.setdefault(verdict.key, []).append((window.facts.step, verdict))
-        order = [verdict.key for verdict in verdicts] or order
-    keys = [*order, *(key for key in by_key if key not in order)]
-    groups = [group for key in keys for group in _by_head(by_key[key])]
+            of_form = by_form.setdefault((verdict.key, verdict.form), [])
+            of_form.append((window.facts.step, verdict))
+        order = [(verdict.key, verdict.form) for verdict in verdicts] or order
+    forms = [*order, *(form for form in by_form if form not in order)]
+    groups = [group for form in forms for group in _by_head(by_form[form])]
     summaries = [_with_rule(_summary(optimizer, group), findings) for group in groups]
     return list(_with_names(summaries))
 

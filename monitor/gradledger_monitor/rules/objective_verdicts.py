@@ -60,7 +60,7 @@ class ObjectiveVerdict:
     penalty on the parameters has no tokens, and no misallocation.
     """
 
-    key: str  # the same in all windows of a run: kind, number and form of the loss
+    key: str  # the same in all windows of a run: kind and number of the loss
     name: str
     unit: str | None
     count: float | None
@@ -71,7 +71,10 @@ class ObjectiveVerdict:
     status: Status
     text: str
     reading: Reading  # its terms and their ledger
-    head: int | None = None  # the layer below it, if it is alone in its micro-batches
+    # What separates it from losses of the same key in other windows: the form of its expression,
+    # and the layer below it, if it is alone in its micro-batches.
+    form: str = ""
+    head: int | None = None
 
     @property
     def ledger(self) -> Ledger:
@@ -108,7 +111,7 @@ def _verdict(
     ledger, penalty = objective.ledger, objective.is_penalty
     balance_measured = facts.factor_unmeasured is None
     return ObjectiveVerdict(
-        key=f"{objective.name} {_form(objective)}",
+        key=objective.name,
         name=objective_name(objective, facts.objectives),
         unit=None if penalty else _unit(objective),
         count=None if penalty else ledger.tokens,
@@ -119,12 +122,13 @@ def _verdict(
         status=status,
         text=text,
         reading=objective.reading,
+        form=_form(objective),
         head=_head(objective, objectives),
     )
 
 
 def _form(objective: Objective) -> str:
-    """What separates it from losses of the same kind in other windows; no number, which may vary.
+    """How its elements become one number, without any number, which may vary.
 
     A regularisation with windows to itself differs in it from the loss of the other windows.
     """
