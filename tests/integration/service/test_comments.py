@@ -83,10 +83,14 @@ def test_the_form_of_the_page_comments_and_assigns(two_runs: Service) -> None:
     page = inbox(two_runs)
     assert "&lt;b&gt;who&lt;/b&gt; looks at this?" in page
     assert "assigned to Ben" in page and "assigned it to Ben" in page
-    assert send(text="", assignee="Ben", by="Ada") == 422  # nothing that is new
-    assert send(text="done", assignee="Ben", by="Ben") == 303
+    assert 'name="assigned" value="Ben"' in page
+    assert send(text="", assigned="Ben", assignee="Ben", by="Ada") == 422  # nothing that is new
+    assert send(text="done", assigned="Ben", assignee="Ben", by="Ben") == 303
     assert inbox(two_runs).count("assigned it to") == 1
-    assert send(text="", assignee="", by="Ben") == 303
+    # a form that was loaded before that assignment changes nothing about it
+    assert send(text="me too", assigned="", assignee="", by="Carl") == 303
+    assert "assigned to Ben" in inbox(two_runs)
+    assert send(text="", assigned="Ben", assignee="", by="Ben") == 303
     assert "assigned to" not in inbox(two_runs)
 
 

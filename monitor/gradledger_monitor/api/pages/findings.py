@@ -63,14 +63,12 @@ async def comment(request: Request, store: StoreDep, rule: RuleId) -> Response:
 
 
 def _comment(store: Store, rule: str, form: Form) -> Response:
-    # the form shows the assignee, so that only a changed one is an assignment
-    before, assignee = comments.discussion(store, rule).assignee, form.get("assignee", "")
-    fields = {"text": form.get("text", ""), "by": form.get("by") or None}
+    # the form has the assignee at the time it was loaded: only another one is an assignment
+    assignee = form.get("assignee", "")
+    changed = None if assignee == form.get("assigned", "") else assignee
+    fields = {"text": form.get("text", ""), "by": form.get("by") or None, "assignee": changed}
     try:
-        body = CommentRequest.model_validate(
-            {**fields, "assignee": None if assignee == before else assignee}
-        )
-        add_comment(store, rule, body)
+        add_comment(store, rule, CommentRequest.model_validate(fields))
     except ValidationError as error:
         reasons = "; ".join(str(e["msg"]).removeprefix("Value error, ") for e in error.errors())
         return _show(store, error=f"{rule}: {reasons}.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 
 from sqlalchemy import insert, select
 
@@ -16,7 +16,7 @@ from gradledger_monitor.store.tables import comments
 class Discussion:
     """The comments on the findings of one rule, the first one first."""
 
-    comments: Sequence[Comment] = field(default_factory=list)
+    comments: Sequence[Comment] = ()
 
     @property
     def assignee(self) -> str:
