@@ -15,9 +15,9 @@ from collections.abc import Iterable, Sequence
 
 from gradledger_monitor.ingest.schema import MicroBatch, Term
 from gradledger_monitor.model.objectives import TOGETHER, Objective
+from gradledger_monitor.rules.balance.evidence import BY_INDEX
 
 ELEMENT = "element"
-_BY_INDEX = ("NllLoss", "Gather", "Index")  # cross entropies against class indices
 _BY_UTTERANCE = "CtcLoss"
 _IN_UNITS = {"rows": "row", "positions": "position", "micro_batches": "micro-batch"}
 _ORDINALS = ("first", "second", "third", "fourth")
@@ -94,7 +94,7 @@ def _common(terms: Iterable[Term]) -> str:
 def _of_term(term: Term) -> str:
     if term.kind.startswith(_BY_UTTERANCE):
         return "utterance"
-    if not term.kind.startswith(_BY_INDEX) or term.size is None:
+    if not term.kind.startswith(BY_INDEX) or term.size is None:
         return ELEMENT
     if term.samples is not None:
         return "token" if term.samples < term.size else "sample"

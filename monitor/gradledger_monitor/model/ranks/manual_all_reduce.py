@@ -224,6 +224,7 @@ def _norm(record: StepRecord) -> float | None:
 
 
 def tolerance_of(rows: Sequence[StepRecord]) -> float:
+    """The relative error of the samples of these ranks."""
     half = any(r.half_precision for r in rows)
     return tolerances.SAMPLE_HALF if half else tolerances.SAMPLE
 
@@ -311,6 +312,7 @@ def _factors_between(rows: Sequence[StepRecord], tolerance: float) -> list[float
 
 
 def values_of(samples: list[Samples]) -> tuple[Rows, Rows]:
+    """The sampled gradients of each rank after backward, and when the optimizer steps."""
     before = [[float(v) for v in s.after_backward] for s in samples]
     return before, [[float(v) for v in s.at_step] for s in samples]
 
@@ -335,11 +337,9 @@ def _fit(
     result = sum_of(after_backward, at_step[0], tolerance)
     if result.reason == NO_SUM:
         factors = rank_factors(after_backward, at_step[0], tolerance, MIN_COORDINATES)
-        return (
-            ManualAllReduce(factors=factors)
-            if factors
-            else _by_two_factors(after_backward, at_step[0], tolerance)
-        )
+        if not factors:
+            return _by_two_factors(after_backward, at_step[0], tolerance)
+        return ManualAllReduce(factors=factors)
     return result
 
 

@@ -26,8 +26,10 @@ LISTS = 3  # micro-batches that must have as many elements as a list has pairs
 SINGLE_ELEMENTS = 3  # terms of one element each: a loop over the steps of an episode, not heads
 SMOOTHING = "LabelSmoothing"  # kind of a sum of the log-probabilities of all classes
 _PICKS = ("Gather", "Index")  # of one log-probability per token, by hand
-# Beginnings of the kinds of losses of which an element is a token, or a whole example.
-_OF_TOKENS = ("NllLoss", "SoftCrossEntropy", "Gather", "Index", "KlDiv", SMOOTHING)
+# Beginnings of the kinds of losses: cross entropies against class indices, and all of which an
+# element is a token, or a whole example.
+BY_INDEX = ("NllLoss", *_PICKS)
+_OF_TOKENS = (*BY_INDEX, "SoftCrossEntropy", "KlDiv", SMOOTHING)
 _ROUND = (1, 2, 3, 5)  # first digits of coefficients that people write
 _USUAL = (1, 5)
 

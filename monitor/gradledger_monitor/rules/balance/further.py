@@ -15,6 +15,7 @@ from gradledger_monitor.model.readings import WeightedTerm
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.tolerances import WEIGHT
 from gradledger_monitor.rules.balance.evidence import (
+    BY_INDEX,
     SMOOTHING,
     Near,
     common_coefficient,
@@ -80,8 +81,8 @@ def smoothed_cross_entropy(facts: StepFacts, objective: Objective) -> Objective 
     heads = {term.loss_term.head for term in objective.terms}
     smoothed = _counts(objective, all_positions=False)
     for other in facts.objectives:
-        of_tokens = other.kind.startswith(("NllLoss", "Gather", "Index"))
-        if not of_tokens or {term.loss_term.head for term in other.terms} != heads or None in heads:
+        by_index = other.kind.startswith(BY_INDEX)
+        if not by_index or {term.loss_term.head for term in other.terms} != heads or None in heads:
             continue
         counted, positions = (_counts(other, all_positions=each) for each in (False, True))
         if smoothed == positions != counted and _shares_weight(facts, other, objective):

@@ -9,6 +9,7 @@ from gradledger_monitor.rules.balance.further import windows_of_the_same_weight
 from gradledger_monitor.rules.balance.patterns import (
     NOT_MEASURED,
     Closed,
+    Diagnosis,
     Pattern,
     differs_from_earlier,
     wrong_windows,
@@ -85,7 +86,7 @@ def _usual(window: Window) -> int:
 
 def _of_further(window: Window) -> list[int]:
     """The windows before in which a further objective had the same weight: so it has in all."""
-    missing = next((d for d in window.diagnoses if d.pattern == "term_missing"), None)
+    missing = diagnosed(window, "term_missing")
     if missing is None or missing.objective is None or not missing.evidence:
         return []
     same = windows_of_the_same_weight(window.facts, missing.objective, window.past)
@@ -93,6 +94,11 @@ def _of_further(window: Window) -> list[int]:
 
 
 BALANCE_OFF = Precondition("the balance is off", no_mistake, steps_of_pattern)
+
+
+def diagnosed(window: Window, pattern: Pattern) -> Diagnosis | None:
+    """The first diagnosis of an objective of the window that has this pattern."""
+    return next((d for d in window.diagnoses if d.pattern == pattern), None)
 
 
 def shows(window: Window, *patterns: Pattern) -> bool:

@@ -12,6 +12,7 @@ from gradledger_monitor.rules.objective_names import objective_name
 from gradledger_monitor.rules.reduction.common import (
     BALANCE_OFF,
     balance,
+    diagnosed,
     known_from,
     micro_batches,
     of_constant,
@@ -64,9 +65,10 @@ class DoubleDivision(Rule):
     def evaluate(self, window: Window) -> Outcome:
         """B = 1/K, or K divides a further objective once more than the main one."""
         if not shows(window, "double"):
-            twice = (d.objective for d in window.diagnoses if d.pattern == "term_double")
-            objective = next(twice, None)
-            return OK if objective is None else _of_one(window, objective)
+            twice = diagnosed(window, "term_double")
+            if twice is None or twice.objective is None:
+                return OK
+            return _of_one(window, twice.objective)
         k, ratio = micro_batches(window), window.balance.ratio
         divisor = round(math.sqrt(k / ratio))  # K; a short window holds fewer micro-batches
         share = f"1/{k}" if k == divisor else f"{k}/{divisor**2}"

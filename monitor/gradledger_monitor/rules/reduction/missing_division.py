@@ -9,6 +9,7 @@ from gradledger_monitor.rules.number_text import significant
 from gradledger_monitor.rules.objective_names import objective_name
 from gradledger_monitor.rules.reduction.common import (
     BALANCE_OFF,
+    diagnosed,
     intended,
     known_from,
     micro_batches,
@@ -65,7 +66,7 @@ class MissingDivision(Rule):
         """B = K, or a further objective's balance K times its coefficient."""
         if shows(window, "missing"):
             return _of_all(window)
-        missing = next((d for d in window.diagnoses if d.pattern == "term_missing"), None)
+        missing = diagnosed(window, "term_missing")
         if missing is None or missing.objective is None:
             return OK
         return _of_one(window, missing.objective, missing.evidence)

@@ -14,6 +14,7 @@ from gradledger_monitor.rules.objective_names import objective_name
 from gradledger_monitor.rules.reduction.common import (
     balance,
     declared,
+    diagnosed,
     factor,
     no_mistake,
     shows,
@@ -148,7 +149,7 @@ class WorldSize(Rule):
             return _outside(window.facts, divisors)
         if divisors:
             return _unequal_divisors(divisors, window.facts.record.wrapper == "ddp")
-        added = next((d for d in window.diagnoses if d.pattern == "term_world"), None)
+        added = diagnosed(window, "term_world")
         if added is not None and added.objective is not None:
             return _added(window, added.objective)
         if not shows(window, "world", "world_or_weight"):

@@ -21,6 +21,7 @@ from gradledger_monitor.rules.objective_names import counted_name, element_name,
 from gradledger_monitor.rules.reduction.common import (
     BALANCE_OFF,
     balance,
+    diagnosed,
     factor,
     factor_effect,
     intended,
@@ -97,10 +98,10 @@ class WrongDenominator(Rule):
 
     def evaluate(self, window: Window) -> Outcome:
         """B differs between windows with even weights, or the divisor is another count."""
-        further = next((d for d in window.diagnoses if d.pattern == "term_padding"), None)
+        further = diagnosed(window, "term_padding")
         if further is not None and further.objective is not None:
             return _of_further(window, further.objective)
-        smoothing = next((d for d in window.diagnoses if d.pattern == "smoothing"), None)
+        smoothing = diagnosed(window, "smoothing")
         if smoothing is not None and smoothing.objective is not None:
             return _of_smoothing(window, smoothing.objective)
         if shows(window, "other_count"):

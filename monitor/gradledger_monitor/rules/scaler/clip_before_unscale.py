@@ -86,7 +86,7 @@ class ClipBeforeUnscale(Rule):
             if event.op == "unscale" and event.own:
                 return OK
             if event.op in CLIP_CALLS and event.own and _is_scaled(event, scale):
-                return _report(event, scale, window)
+                return _before_unscale(event, scale, window)
         return OK
 
 
@@ -107,33 +107,37 @@ def _before_division(window: Window, scale: float) -> Outcome:
         unchanged = number(event.factor) is not None  # of the gradients since backward
         if event.after == last and unchanged and _is_scaled(event, scale):
             norm, limit = number(event.norm), number(event.limit)
-            return finding(
-                "error",
-                "Gradients are clipped before the loss scale is divided out",
+            summary = (
                 f"The clip to {limit:g} ran on gradients multiplied by {significant(scale)}, by "
                 f"which the loop divides them after it.{_measured(norm, scale)} After the "
-                f"division, the norm is at most {(limit or 0) / scale:.3g}.",
-                FIX_OF_STATIC_SCALE,
-                scale=scale,
-                limit=limit,
-                norm_seen=norm,
-                norm_true=None if norm is None else norm / scale,
-                optimizer=window.facts.optimizer_name,
+                f"division, the norm is at most {(limit or 0) / scale:.3g}."
             )
+            title = "Gradients are clipped before the loss scale is divided out"
+            return _report(event, scale, window, title, summary, FIX_OF_STATIC_SCALE)
     return OK
 
 
-def _report(event: Event, scale: float, window: Window) -> Outcome:
+def _before_unscale(event: Event, scale: float, window: Window) -> Outcome:
     norm, limit = number(event.norm), number(event.limit)
-    return finding(
-        "error",
-        "Gradients are clipped before unscale_",
+    summary = (
         f"The clip to {limit:g} ran before GradScaler.unscale_, on gradients multiplied by "
         f"{significant(scale)}.{_measured(norm, scale)} After unscaling, {_bounded(event)} at most "
-        f"{(limit or 0) / scale:.3g}.",
-        FIX,
+        f"{(limit or 0) / scale:.3g}."
+    )
+    return _report(event, scale, window, "Gradients are clipped before unscale_", summary, FIX)
+
+
+def _report(
+    event: Event, scale: float, window: Window, title: str, summary: str, fix: str
+) -> Outcome:
+    norm = number(event.norm)
+    return finding(
+        "error",
+        title,
+        summary,
+        fix,
         scale=scale,
-        limit=limit,
+        limit=number(event.limit),
         norm_seen=norm,
         norm_true=None if norm is None else norm / scale,
         optimizer=window.facts.optimizer_name,
