@@ -54,7 +54,7 @@ def test_a_run_is_watched_its_finding_acknowledged_and_its_ledger_opened(
         assert process.returncode == 0, stderr
     expect(page.locator("#verdict")).to_contain_text(f"{STEPS}")
     suspect = page.locator(".tree .suspect a")
-    expect(suspect).to_contain_text("Token weights differ")
+    expect(suspect).to_contain_text("Element weights differ")
     suspect.click()
     finding = page.locator('[data-rule="reduction.token_weights_unequal"]')
     expect(finding.locator(".sketch svg").first).to_be_visible()
