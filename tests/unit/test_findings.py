@@ -167,6 +167,17 @@ def test_what_began_well_before_a_cause_and_goes_on_after_it_is_no_symptom(
     assert inhibited == (None if is_apart else zeroed.rule)
 
 
+@pytest.mark.parametrize(("evidence", "is_cause"), [({}, False), ({"wrapper": "fsdp2"}, True)])
+def test_what_is_not_reduced_explains_later_weights_only_under_fsdp2(
+    evidence: dict[str, str], is_cause: bool
+) -> None:
+    """FSDP2 adds the gradients to a later window. Under DDP, a mean of means is another mistake."""
+    apart = Finding("ddp.never_synced", 0, "error", 1, 9, 9, "title", "summary", "fix", evidence)
+    unequal = Finding(TokenWeightsUnequal.id(), 0, "error", 2, 9, 8, "title", "summary", "fix", {})
+    inhibited = inhibit([apart, unequal], rules_by_id())[1].inhibited_by
+    assert inhibited == (apart.rule if is_cause else None)
+
+
 def test_a_run_that_was_never_measured_is_incomplete_with_the_reason() -> None:
     blind = [facts(record(means(10, 30), n, skipped=False, sync="unknown")) for n in (1, 2)]
     evaluation = judged(blind)

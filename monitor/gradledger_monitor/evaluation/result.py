@@ -60,10 +60,16 @@ def _cause_of(
         if rule is None or cause.rule == symptom.rule:
             continue
         if (_matches(symptom.rule, rule.inhibits) and not _is_apart(cause, symptom)) or (
-            _matches(symptom.rule, rule.inhibits_later) and _precedes(cause, symptom, order)
+            _inhibits_later(rule, cause, symptom) and _precedes(cause, symptom, order)
         ):
             causes.add(cause.rule)
     return min(causes, default=None)
+
+
+def _inhibits_later(rule: type[RuleDefinition], cause: Finding, symptom: Finding) -> bool:
+    """Whether a finding of the rule explains this one, if it began before it."""
+    under = rule.inhibits_later_under in ("", cause.evidence.get("wrapper"))
+    return under and _matches(symptom.rule, rule.inhibits_later)
 
 
 def _is_apart(cause: Finding, symptom: Finding) -> bool:

@@ -65,6 +65,8 @@ class RuleDefinition(metaclass=RuleMeta):
     # The same for findings that began later, or at the same step if the other rule comes later in
     # the catalogue, and that are not more severe: of two that may cause each other, the first one.
     inhibits_later: ClassVar[tuple[str, ...]] = ()
+    # The wrapper that a finding must state for that, in its evidence; "": any, or none.
+    inhibits_later_under: ClassVar[str] = ""
     # What its findings point at in the script's code, the most important first.
     points_at: ClassVar[tuple[CodeRole, ...]] = ("backward", "step")
     # Of these, a call that may be the only one of its place: later than the first windows, its line

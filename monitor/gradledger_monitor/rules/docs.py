@@ -52,7 +52,8 @@ def markdown(rule: type[RuleDefinition]) -> str:
     """The manual page."""
     inhibited = _listed(rule.inhibits) or "nothing"
     if rule.inhibits_later:
-        inhibited += f"; if it begins first, also {_listed(rule.inhibits_later)}"
+        under = f" under `{rule.inhibits_later_under}`" if rule.inhibits_later_under else ""
+        inhibited += f"; if it begins first{under}, also {_listed(rule.inhibits_later)}"
     return (
         f"# `{rule.id()}`\n\n{page(rule)}\n\n**The fix it shows**\n\n"
         f"```python\n{fix(rule)}\n```\n\n**Kind**\n\n{KINDS[rule.kind]}. Inhibits {inhibited}.\n"

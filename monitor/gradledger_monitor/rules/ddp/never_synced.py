@@ -67,8 +67,9 @@ class NeverSynced(Rule):
         *("reduction.world_size", "reduction.wrong_denominator", "reduction.balance_off"),
     )
 
-    # what FSDP2 adds to a later window; a mistake in the loss itself shows in the first one, too
+    # what FSDP2 adds to a later window; ranks under DDP have no such window
     inhibits_later = ("reduction.*",)
+    inhibits_later_under = "fsdp2"
 
     precondition = SEVERAL_RANKS
 
@@ -123,6 +124,7 @@ def _not_reduced(facts: StepFacts) -> Outcome:
         + (", so the optimizer has none to apply" if facts.record.empty else "")
         + "; FSDP adds them to those of the next window that it reduces.",
         FIX_FSDP2,
+        wrapper="fsdp2",
         ranks=facts.run.world_size,
         micro_batches=facts.micro_batches,
     )
