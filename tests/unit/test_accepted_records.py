@@ -239,6 +239,19 @@ def test_an_extreme_number_in_one_place_can_be_evaluated(place: tuple[Any, ...])
             check(info, by_rank([(record,) for record in windows], 1), {})
 
 
+@pytest.mark.parametrize("divisor", FLOATS)
+def test_any_divisor_of_the_ranks_can_be_evaluated(divisor: float) -> None:
+    """Also where the first rank states nothing else of its wrapper."""
+    windows = [
+        (
+            accepted(window(number, sync="unknown", wrapper=None, divisors=[divisor])),
+            accepted(window(number)),
+        )
+        for number in range(1, 5)
+    ]
+    check(RunInfo("r", "n", 2, ["SGD"]), by_rank(windows, 2), {})
+
+
 UNSIGNED = {path for path in PLACES if path == ("time",) or path[-1] == "backward_ms"}
 
 

@@ -213,7 +213,7 @@ class StepFacts:
     def divisor(self) -> float | None:
         """What the wrapper divides the sum of the ranks' gradients by, if not by their number."""
         divisors = self.record.divisors if self.averaged else []
-        return number(divisors[0]) if len(divisors) == 1 else None
+        return (number(divisors[0]) or None) if len(divisors) == 1 else None  # nothing divides by 0
 
     @property
     def ranks_divisor(self) -> float:
