@@ -27,9 +27,8 @@ LOWEST_TESTS := tests/unit/alerts tests/unit/web \
 # Four workers on two cores, because tests wait for processes. The short files of tests/unit go last,
 # so that no worker is left alone with a long one.
 PARALLEL := -n 4 --dist loadfile --no-loadscope-reorder
-# Tests of what is compiled: those that import the packages which have such modules.
-COMPILED_TESTS = tests/compiled $(shell grep --recursive --files-with-matches --extended-regexp --include='test_*.py' \
-		'gradledger_monitor(\.| import )(evaluation|model|rules)' tests/unit) \
+# Tests of what is compiled: the rules on any record, texts of all rules, the service that evaluates.
+COMPILED_TESTS = tests/compiled tests/unit/test_rules_hold.py tests/unit/test_finding_texts.py \
 	$(addprefix tests/integration/service/test_,evaluation.py evaluation_continues.py)
 
 # Without it, each of hundreds of processes would compile the sources again.
@@ -82,8 +81,9 @@ matrix: .venvs/uv/.ready  ## the hooks on older and newer Pythons and PyTorches,
 	@.venvs/uv/bin/python tests/matrix/run.py $(if $(PYTHONS),--pythons "$(PYTHONS)") $(if $(TORCHES),--torches "$(TORCHES)") \
 		$(if $(JOBS),--jobs $(JOBS)) $(if $(DISCARD),--discard) $(if $(WRITE),--write docs/compatibility.md)
 
-compiled: build/compiled/.ready  ## model and rules compiled to C, and their tests
+compiled: build/compiled/.ready  ## model and rules compiled to C: their tests, and the museum on them
 	PYTHONPATH=build/compiled $(BIN)/pytest $(OPTIONS) -n 2 $(COMPILED_TESTS)
+	PYTHONPATH=$(CURDIR)/build/compiled $(MAKE) --no-print-directory museum
 
 museum: $(READY)  ## the bug museum: what is found and what is left alone, written to docs/detection.md
 	cd tests && ../$(BIN)/python -m museum.run --jobs 2 --in-part 3 --write ../docs/detection.md
