@@ -208,9 +208,11 @@ function reasonOf({ spec }) {
 async function drawChart(chart) {
   const traces = chartTraces(chart);
   const measured = hasData(traces) || chart.box.querySelector("[aria-pressed=false][data-line]") !== null;
-  chart.box.toggleAttribute("data-empty", !measured);
   if (!measured) chart.plot.dataset.reason = reasonOf(chart);
-  if (measured && chart.box.hidden) keepInPlace(() => (chart.box.hidden = false));
+  keepInPlace(() => {
+    chart.box.toggleAttribute("data-empty", !measured); // an empty chart is lower
+    if (measured) chart.box.hidden = false;
+  });
   chart.stale = false;
   chart.live = isLive();
   const drawn = draw(chart.plot, { data: traces, layout: chartLayout(chart, traces) });
@@ -223,7 +225,7 @@ async function drawChart(chart) {
 // Only visible charts are drawn; the others are drawn when they scroll into view.
 function redraw(some = charts) {
   for (const chart of some) chart.stale = true;
-  showPointed();
+  keepInPlace(showPointed); // a legend may get another row
   return drawVisible();
 }
 
