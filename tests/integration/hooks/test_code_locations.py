@@ -164,6 +164,14 @@ for x, y in batches:
     optimizer.step()  # at: step
     loss = F.cross_entropy(model(x), y)
 """
+LIST_OF_LOSSES = """
+losses = []
+for x, y in batches:
+    losses.append(F.cross_entropy(model(x), y))  # at: loss
+losses = torch.stack(losses).mean()  # at: loss
+losses.backward()  # at: backward
+optimizer.step()  # at: step
+"""
 LOADER = """
 from torch.utils.data import DataLoader
 for x, y in DataLoader(batches, batch_size=None):  # at: batches
@@ -183,6 +191,7 @@ LOOPS = {
     "a branch": BRANCH,
     "a sum in a loop": SUMMED_IN_A_LOOP,
     "the last round": FROM_THE_LAST_ROUND,
+    "a list": LIST_OF_LOSSES,
     "one expression": INLINE,
     "a loader": LOADER,
 }

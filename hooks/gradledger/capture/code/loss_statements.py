@@ -256,10 +256,12 @@ def _definitions(path: Sequence[_Step], name: str) -> tuple[list[ast.stmt], bool
         step = path[depth]
         for statement in _flat(reversed(step.block[: step.index])):
             if not _assigns(statement, name):
+                assignments[:0] = _appends(statement, name)
                 continue
             if next(_blocks(statement), None) is not None:
                 return [], False  # a branch or a loop
-            assignments.insert(0, statement)
+            if not _is_empty_list(statement):
+                assignments.insert(0, statement)
             if not _uses_old_value(statement, name):
                 return assignments, True
         outer = path[depth - 1].statement if depth else None
@@ -270,6 +272,25 @@ def _definitions(path: Sequence[_Step], name: str) -> tuple[list[ast.stmt], bool
             if any(_assigns(node, name) for node in repeated):
                 return [], False
     return assignments, True
+
+
+def _appends(statement: ast.stmt, name: str) -> list[ast.stmt]:
+    """The statements, in loops too, that append to a list of losses: ``losses.append(loss)``."""
+    return [
+        node
+        for node in ast.walk(statement)
+        if isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Call)
+        and isinstance(node.value.func, ast.Attribute)
+        and node.value.func.attr == "append"
+        and isinstance(node.value.func.value, ast.Name)
+        and node.value.func.value.id == name
+    ]
+
+
+def _is_empty_list(statement: ast.stmt) -> bool:
+    value = getattr(statement, "value", None)
+    return isinstance(value, ast.List) and not value.elts
 
 
 def _targets(loop: ast.stmt) -> list[ast.expr]:
