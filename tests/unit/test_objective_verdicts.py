@@ -64,6 +64,17 @@ def test_a_further_loss_that_is_not_divided_is_named_beside_a_balanced_one() -> 
     assert found["mean"].balance == approx(0.04)
 
 
+def test_many_losses_of_one_kind_are_listed_by_their_number() -> None:
+    step = [records.Term("SmoothL1LossBackward0", "mean", 1, size=1, weight=1.0) for _ in range(12)]
+    found = verdicts([*step, router(0.01 / 4)])
+    assert {"first smooth L1 loss", "smooth L1 loss 12"} < set(found)
+    assert [found[f"smooth L1 loss {n}"].key[-3:] for n in (5, 12)] == ["0#4", "#11"]
+    coverage = judged([facts(record([[*step, router(0.01 / 4)]]))]).coverage
+    assert coverage["reduction.token_weights_unequal"] == (
+        "ok: equal weights: smooth L1 loss (12 of them), mean"
+    )
+
+
 def test_one_objective_has_no_share_of_several() -> None:
     (only,) = verdicts([term(10, 1 / 40)], [term(30, 1 / 40)]).values()
     assert (only.text, only.share) == ("balanced", None)

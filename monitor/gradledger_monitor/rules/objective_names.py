@@ -11,6 +11,7 @@ only if the loss shows that; ``token`` remains the term for all of them in ident
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from gradledger_monitor.ingest.schema import MicroBatch, Term
@@ -51,8 +52,29 @@ def objective_name(objective: Objective, objectives: Sequence[Objective]) -> str
     same = [o.name for o in objectives if not o.is_penalty and _loss(o) == words]
     if len(same) < 2:
         return words
-    number = sorted(same).index(objective.name)
+    number = sorted(same, key=_number).index(objective.name)
     return f"{_ORDINALS[number]} {words}" if number < len(_ORDINALS) else f"{words} {number + 1}"
+
+
+def objective_list(some: Sequence[Objective], objectives: Sequence[Objective]) -> list[str]:
+    """The names of some of a window's objectives; of many of one kind, the kind and how many.
+
+    A loop over the steps of an episode has one loss for each.
+    """
+    kinds = Counter(_loss(objective) for objective in some if not objective.is_penalty)
+    names: dict[str, None] = {}
+    for objective in some:
+        words = _loss(objective)
+        if kinds[words] > len(_ORDINALS):
+            names[f"{words} ({kinds[words]} of them)"] = None
+        else:
+            names[objective_name(objective, objectives)] = None
+    return list(names)
+
+
+def _number(name: str) -> int:
+    """Of the name of an objective, ``NllLossBackward0#1``."""
+    return int(name.rpartition("#")[2])
 
 
 def _loss(objective: Objective) -> str:

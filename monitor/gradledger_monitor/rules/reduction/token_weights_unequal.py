@@ -33,7 +33,11 @@ from gradledger_monitor.rules.balance.patterns import is_fair
 from gradledger_monitor.rules.ddp.common import names
 from gradledger_monitor.rules.definition import DEFAULTS, Parameter
 from gradledger_monitor.rules.number_text import significant, times
-from gradledger_monitor.rules.objective_names import element_name, objective_name
+from gradledger_monitor.rules.objective_names import (
+    element_name,
+    objective_list,
+    objective_name,
+)
 from gradledger_monitor.rules.reduction.fixes import TOKEN_MEAN, token_mean, without_short_batch
 from gradledger_monitor.rules.reduction.positions import Positions
 from gradledger_monitor.rules.reduction.short_batches import ShortBatch, ShortBatches
@@ -308,16 +312,22 @@ def _even_weights(
     """Equal weights: of which objectives, and why not of the others."""
     if facts.together is not None:
         return ok(f"equal weights: {objective_name(facts.together, facts.objectives)}")
-    own = [objective_name(objective, facts.objectives) for objective in objectives]
-    evaluated = [
-        f"{name}{_besides(objective, facts.tolerance)}"
-        for name, objective, excuse in zip(own, objectives, excuses, strict=True)
-        if excuse is None
+    evaluated: dict[str, list[Objective]] = {}  # by what is equal
+    excused: dict[str, list[Objective]] = {}  # by the reason
+    for objective, excuse in zip(objectives, excuses, strict=True):
+        if excuse is None:
+            evaluated.setdefault(_besides(objective, facts.tolerance), []).append(objective)
+        else:
+            excused.setdefault(str(excuse.reason), []).append(objective)
+    equal = [
+        f"{name}{what}"
+        for what, group in evaluated.items()
+        for name in objective_list(group, facts.objectives)
     ]
     not_evaluated = [
-        f"not evaluated: {name} ({excuse.reason})"
-        for name, excuse in zip(own, excuses, strict=True)
-        if excuse is not None
+        f"not evaluated: {name} ({reason})"
+        for reason, group in excused.items()
+        for name in objective_list(group, facts.objectives)
     ]
     ranks = [facts.missing_ranks] if facts.missing_ranks else []
     stages = facts.run.earlier_stages
@@ -326,7 +336,7 @@ def _even_weights(
     if facts.run.apart:
         others = ", ".join(str(other.rank) for other in facts.run.apart)
         ranks.append(f"not evaluated: ranks {others}, with other data and in another group")
-    return ok("; ".join([f"equal weights: {', '.join(evaluated)}", *not_evaluated, *ranks]))
+    return ok("; ".join([f"equal weights: {', '.join(equal)}", *not_evaluated, *ranks]))
 
 
 def _besides(objective: Objective, tolerance: float) -> str:
