@@ -96,6 +96,27 @@ def test_the_weights_may_belong_to_another_optimizer() -> None:
     assert finding is not None and finding.severity == "info"
 
 
+NOTHING = measured({"a": 0.0, "b": 0.0}, ("a", "b"))
+
+
+def of_norm(norm: float, **run: Any) -> Finding | None:
+    """What is reported of layers whose gradients are all 0, with this norm of all parameters."""
+    step = record([term(8, 1 / 8)], 30, layers=NOTHING, norm=norm)
+    return next((f for f in judged([facts(step, **run)]).findings if f.rule == DEAD), None)
+
+
+def test_gradients_that_are_all_0_train_nothing() -> None:
+    finding = of_norm(0.0)
+    assert finding is not None and finding.severity == "warning"
+    assert finding.title == "All gradients are 0"
+    assert finding.summary == (
+        "The gradient of a, b was exactly 0 at each of the 30 sampled steps. The loss does not "
+        "change with any parameter, so nothing is trained."
+    )
+    assert of_norm(1.0) is None  # of a parameter that is not among the layers
+    assert of_norm(0.0, optimizers=["SGD", "AdamW"]) is None  # it may wait for the other one
+
+
 @pytest.mark.parametrize(
     "ranks",
     [

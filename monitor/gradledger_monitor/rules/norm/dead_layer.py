@@ -27,7 +27,8 @@ class DeadLayer(Rule):
     **What it sees**
 
     Layers that require a gradient and had none, or one of exactly 0, at every sampled step of the
-    run, 20 or more, on all ranks, while at least one other layer has a gradient.
+    run, 20 or more, on all ranks, while at least one other layer has a gradient; or all layers of
+    the only optimizer, if they are used.
 
     **Why it matters**
 
@@ -36,26 +37,29 @@ class DeadLayer(Rule):
     gradient of 0: they are used, and the loss does not change with them.
 
     It is a warning if only biases have a gradient and all other layers have one of exactly 0: the
-    output of the model is then the same for every input. Otherwise it is information: a pooling
-    layer whose output is not used, or a backbone that runs under ``no_grad()``, may be intended.
+    output of the model is then the same for every input; and if the gradient of all layers is
+    exactly 0: nothing is trained. Otherwise it is information: a pooling layer whose output is not
+    used, or a backbone that runs under ``no_grad()``, may be intended.
 
     **What to do**
 
     If a layer should be trained, look for what separates it from the loss. If it should not, set
     ``requires_grad_(False)``, or leave it out of the optimizer. If its gradient is 0, look at its
-    outputs: units that are 0 for every input, a loss with a weight of 0, a mask, fp16 underflow.
+    outputs: units that are 0 for every input, a loss with a weight of 0, a mask, fp16 underflow, a
+    softmax over one class, advantages that are all 0.
 
     **When it is silent**
 
-    Frozen parameters (``requires_grad`` is ``False``); layers with a gradient at any sampled
-    step, such as an expert that few tokens reach, the head of a task that comes later or a layer
-    behind a factor that starts at 0; rows of an embedding; an optimizer of which no parameter has
-    a gradient (another rule, or it waits); layers of which a checkpoint holds the optimizer's
-    state.
+    Frozen parameters (``requires_grad`` is ``False``); layers with a gradient at any sampled step,
+    such as an expert that few tokens reach, the head of a task that comes later or a layer behind
+    a factor that starts at 0; rows of an embedding; an optimizer of which no parameter has a
+    gradient (another rule), or which may wait for another one; layers of which a checkpoint holds
+    the optimizer's state.
 
     **Incidents**
 
-    textbook (a ``detach()`` too many, dying ReLU)
+    textbook (a ``detach()`` too many, dying ReLU), pytorch/examples (a cross entropy over one
+    class)
     """
 
     points_at = ("backward", "step")
@@ -75,9 +79,13 @@ class DeadLayer(Rule):
         layers = combined(ranks, any(record.sharded for record in facts.records.values()))
         dead = [layer for layer in layers if layer.untrained]
         alive = [layer for layer in layers if layer.gradient]
-        if not dead or not alive:
+        if not dead:
             return OK
-        complete = len(facts.run.optimizers) == 1 and not any(r.frozen for r in ranks.values())
+        only_optimizer = len(facts.run.optimizers) == 1
+        if not alive:
+            zero = facts.norm == 0 and all(layer.gradient == 0 for layer in layers)
+            return _nothing(dead, observed) if only_optimizer and zero else OK
+        complete = only_optimizer and not any(r.frozen for r in ranks.values())
         if complete and len(alive) + len(dead) == len(layers) and _only_biases_learn(alive, dead):
             return _constant(alive, dead, observed)
         return _report(facts.optimizer_name, layers, dead, observed)
@@ -96,6 +104,18 @@ def _constant(alive: Sequence[Layer], dead: Sequence[Layer], observed: int) -> O
         f"Only {_names(alive)} {'has' if len(alive) == 1 else 'have'} a gradient. That of all "
         f"other layers ({_names(dead)}) was exactly 0 at each of the "
         f"{counted(observed, 'sampled step')}.",
+        FIX,
+        **_evidence(dead, observed),
+    )
+
+
+def _nothing(dead: Sequence[Layer], observed: int) -> Outcome:
+    return finding(
+        "warning",
+        "All gradients are 0",
+        f"The gradient of {_names(dead)} was exactly 0 at each of the "
+        f"{counted(observed, 'sampled step')}. The loss does not change with any parameter, so "
+        "nothing is trained.",
         FIX,
         **_evidence(dead, observed),
     )
