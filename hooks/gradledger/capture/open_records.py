@@ -369,13 +369,14 @@ class OpenStep:
         cleared = [counted.was_fresh() for counted in self.micro_batches[1:]]
         if not any(cleared):
             return []
-        samples = [
-            counted.sample_after.values()
-            for counted, is_last_before_clearing in zip(
-                self.micro_batches, [*cleared, True], strict=True
-            )
-            if counted.sample_after is not None and is_last_before_clearing
+        last_before_clearing = [
+            counted.sample_after
+            for counted, is_last in zip(self.micro_batches, [*cleared, True], strict=True)
+            if is_last
         ]
+        if None in last_before_clearing:
+            return []  # FSDP accumulated them outside ``.grad``
+        samples = [sample.values() for sample in last_before_clearing if sample is not None]
         return [sum(column) for column in zip(*samples, strict=False)]
 
     @staticmethod

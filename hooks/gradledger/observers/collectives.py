@@ -34,7 +34,7 @@ import torch.distributed as dist
 
 from gradledger.capture.backwards import Backwards
 from gradledger.capture.isolation import is_dtensor, local_part
-from gradledger.capture.open_records import IN_STEP, OpenMicroBatch, OpenStep
+from gradledger.capture.open_records import IN_STEP, CountedMicroBatch, OpenMicroBatch, OpenStep
 from gradledger.observers import fsdp2
 from gradledger.observers.base import Observer
 from gradledger.observers.local_gradients import LocalGradients, has_custom_hook
@@ -316,10 +316,11 @@ class Collectives(Observer):
     def _sync(self, step: OpenStep) -> str:
         if step.fields.get("data_group") == [dist.get_rank()]:
             return "none"  # the collectives are those of tensor parallelism
+        applied = [counted.micro_batch for counted in _since_cleared(step)]
         if step.fields.get("wrapper") == "fsdp2" and self._fsdp2:
-            synced = any(c.micro_batch.wrapper == "sync" for c in step.micro_batches)
+            synced = any(micro_batch.wrapper == "sync" for micro_batch in applied)
             return "averaged" if synced else "none"  # it also gathers parameters in backward
-        inside = sum(c.micro_batch.collectives or 0 for c in step.micro_batches)
+        inside = sum(micro_batch.collectives or 0 for micro_batch in applied)
         if inside and step.fields.get("wrapper") and not has_custom_hook(self._ddp):
             return "averaged"
         return "unknown" if inside or step.fields.get("collectives_after") else "none"
@@ -370,10 +371,10 @@ class Collectives(Observer):
             ignored = sum(not is_dtensor(parameter) for parameter in parameters)
             if ignored:
                 fields["outside"] = ignored
-        holders = tensor_ranks(parameters, by_fsdp2)
+        holders = fsdp2.tensor_ranks(parameters, by_fsdp2)
         if len(holders) > 1:
             fields["tensor_group"] = list(holders)
-        return fields | _unless_all(data_ranks(parameters, by_fsdp2))
+        return fields | _unless_all(fsdp2.data_ranks(parameters, by_fsdp2))
 
 
 def _groups_by_parameter(
@@ -414,6 +415,12 @@ def _join_of(joinable: Any) -> Any:
     return config if getattr(config, "enable", False) else None
 
 
+def _since_cleared(step: OpenStep) -> list[CountedMicroBatch]:
+    """Without the micro-batches whose gradients the script is known to have discarded."""
+    fresh = [index for index, counted in enumerate(step.micro_batches) if counted.fresh]
+    return step.micro_batches[max(fresh, default=0) :]
+
+
 def _combines_outside(step: OpenStep) -> bool:
     """Whether the loop may have combined the gradients of parameters outside the DDP wrapper."""
     return bool(step.fields.get("outside") and step.fields.get("collectives_after"))
@@ -436,47 +443,6 @@ def _describe_apart(step: OpenStep, sizes: list[int]) -> None:
 def world_size() -> int:
     """The number of ranks: 1 without a process group, or in a PyTorch built without them."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
-
-
-def data_ranks(parameters: list[Any], by_fsdp2: bool) -> tuple[int, ...]:
-    """The ranks over which gradients are combined, by the placements of a sharded parameter.
-
-    FSDP2 shards over the first dimension of a mesh, or the second if it replicates over the first
-    (``fully_shard``); the dimensions after it are those of tensor parallelism, whose ranks see the
-    same data. Without FSDP2, all are. Empty if no parameter shows it.
-    """
-    for parameter in filter(is_dtensor, parameters):
-        dimensions, coordinate = _data_dimensions(parameter, by_fsdp2)
-        if not coordinate:
-            continue
-        ranks = parameter.device_mesh.mesh
-        for position in reversed(coordinate[dimensions:]):
-            ranks = ranks[..., position]
-        return tuple(ranks.flatten().tolist())
-    return ()
-
-
-def tensor_ranks(parameters: list[Any], by_fsdp2: bool) -> tuple[int, ...]:
-    """The ranks that hold the other parts of a parameter, by tensor parallelism; empty if none."""
-    for parameter in filter(is_dtensor, parameters):
-        dimensions, coordinate = _data_dimensions(parameter, by_fsdp2)
-        if coordinate:
-            ranks = parameter.device_mesh.mesh[tuple(coordinate[:dimensions])]
-            return tuple(ranks.flatten().tolist())
-    return ()
-
-
-def _data_dimensions(parameter: Any, by_fsdp2: bool) -> tuple[int, list[int]]:
-    """How many dimensions of its mesh are of data parallelism, and this rank's place in it.
-
-    No place if the parameter does not show it: each rank holds all of it.
-    """
-    # a strided shard of FSDP2 does not call itself one
-    sharded = [not placement.is_replicate() for placement in parameter.placements]
-    coordinate = parameter.device_mesh.get_coordinate()
-    if coordinate is None or not any(sharded):
-        return 0, []
-    return (sharded.index(True) + 1 if by_fsdp2 else 0), list(coordinate)
 
 
 def _unless_all(ranks: tuple[int, ...]) -> dict[str, Any]:

@@ -1,5 +1,7 @@
 """Reads what FSDP2 does with the gradients of one parameter group, a private class of PyTorch's.
 
+Over which ranks, the placements of its parameters show: see ``data_ranks``.
+
 In a backward, FSDP2 either accumulates a group's gradients outside ``.grad``, or reduces them: it
 adds them up over the shards, then over the copies of hybrid sharding, and divides the sum. It
 averages unless the script sets a factor (``set_gradient_divide_factor``; torchtitan sets 1).
@@ -11,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary, WeakSet
 
+from gradledger.capture.isolation import is_dtensor
 from gradledger.capture.open_records import CountedMicroBatch, OpenStep
 
 if TYPE_CHECKING:
@@ -35,6 +38,10 @@ MAX_HELD = 64  # micro-batches, for a loop that never reduces
 MANY_HELD = (
     "FSDP adds the gradients of earlier windows, which it had not reduced, to those of this one: "
     f"more than {MAX_HELD} micro-batches"
+)
+CLEARED_IN_PART = (
+    "the script cleared gradients that FSDP had not reduced, and left those in .grad: gradients of "
+    "some micro-batches were discarded"
 )
 
 
@@ -88,6 +95,47 @@ def sharded_parameters(module: Any) -> Iterator[Any]:
             yield from (each.sharded_param for each in getattr(group, "fsdp_params", ()))
 
 
+def data_ranks(parameters: list[Any], by_fsdp2: bool) -> tuple[int, ...]:
+    """The ranks over which gradients are combined, by the placements of a sharded parameter.
+
+    FSDP2 shards over the first dimension of a mesh, or the second if it replicates over the first
+    (``fully_shard``); the dimensions after it are those of tensor parallelism, whose ranks see the
+    same data. Without FSDP2, all are. Empty if no parameter shows it.
+    """
+    for parameter in filter(is_dtensor, parameters):
+        dimensions, coordinate = _data_dimensions(parameter, by_fsdp2)
+        if not coordinate:
+            continue
+        ranks = parameter.device_mesh.mesh
+        for position in reversed(coordinate[dimensions:]):
+            ranks = ranks[..., position]
+        return tuple(ranks.flatten().tolist())
+    return ()
+
+
+def tensor_ranks(parameters: list[Any], by_fsdp2: bool) -> tuple[int, ...]:
+    """The ranks that hold the other parts of a parameter, by tensor parallelism; empty if none."""
+    for parameter in filter(is_dtensor, parameters):
+        dimensions, coordinate = _data_dimensions(parameter, by_fsdp2)
+        if coordinate:
+            ranks = parameter.device_mesh.mesh[tuple(coordinate[:dimensions])]
+            return tuple(ranks.flatten().tolist())
+    return ()
+
+
+def _data_dimensions(parameter: Any, by_fsdp2: bool) -> tuple[int, list[int]]:
+    """How many dimensions of its mesh are of data parallelism, and this rank's place in it.
+
+    No place if the parameter does not show it: each rank holds all of it.
+    """
+    # a strided shard of FSDP2 does not call itself one
+    sharded = [not placement.is_replicate() for placement in parameter.placements]
+    coordinate = parameter.device_mesh.get_coordinate()
+    if coordinate is None or not any(sharded):
+        return 0, []
+    return (sharded.index(True) + 1 if by_fsdp2 else 0), list(coordinate)
+
+
 def describe(step: OpenStep) -> None:
     """Record by what the sum of the ranks' gradients was divided, if it is not their average.
 
@@ -117,6 +165,7 @@ class HeldGradients:
         self._micro_batches: WeakKeyDictionary[OptimizerWindow, list[CountedMicroBatch]] = (
             WeakKeyDictionary()
         )
+        self._cleared_in_part: WeakSet[OptimizerWindow] = WeakSet()
 
     def note(self, group: Any) -> None:
         """The latest backward of a parameter group."""
@@ -126,15 +175,31 @@ class HeldGradients:
             self._groups.add(group)
 
     def check(self, windows: Iterable[OptimizerWindow]) -> None:
-        """Forget the micro-batches whose gradients the script has discarded since the step."""
-        for window in windows if self._micro_batches else ():
-            held = () if window.micro_batches else self._micro_batches.get(window, ())
-            hidden = {i for counted in held for i in counted.micro_batch.hidden_parameters}
-            if held and not any(_holds_gradients(group, hidden) for group in self._groups):
-                del self._micro_batches[window]
+        """Forget the micro-batches whose gradients the script has discarded, past FSDP2.
+
+        Those of the open window are followed by a micro-batch that begins afresh.
+        """
+        for window in windows if self._groups or self._micro_batches else ():
+            own = window.micro_batches if window.hidden_gradients else []
+            alone = own or not window.micro_batches
+            earlier = self._micro_batches.get(window, ()) if alone else ()
+            hidden = {i for c in (*earlier, *own) for i in c.micro_batch.hidden_parameters}
+            groups = [group for group in self._groups if _has_any(group, hidden)]
+            if any(map(_holds_gradients, groups)):
+                continue
+            self._micro_batches.pop(window, None)
+            if not own or not groups:  # FSDP1 and pipelines hide gradients, too
+                continue
+            if any(map(any, window.marks)):  # there are others in ``.grad``
+                self._cleared_in_part.add(window)
+            else:
+                window.fresh = True
 
     def add_to(self, step: OpenStep, window: OptimizerWindow) -> None:
         """Add the micro-batches of earlier windows to the window that reduces their gradients."""
+        if window in self._cleared_in_part:
+            self._cleared_in_part.discard(window)
+            step.missing["sync"] = CLEARED_IN_PART
         own = step.micro_batches
         held = self._micro_batches.pop(window, [])
         decisions = {counted.micro_batch.wrapper for counted in own}
@@ -151,12 +216,16 @@ class HeldGradients:
     def clear(self) -> None:
         """Forget all: steps were skipped."""
         self._micro_batches.clear()
+        self._cleared_in_part.clear()
 
 
-def _holds_gradients(group: Any, parameters: set[int]) -> bool:
-    """Whether a group with some of these parameters (by id) has gradients outside ``.grad``."""
-    if not any(id(each.sharded_param) in parameters for each in group.fsdp_params):
-        return False
+def _has_any(group: Any, parameters: set[int]) -> bool:
+    """Whether a group has some of these parameters (by id)."""
+    return any(id(each.sharded_param) in parameters for each in group.fsdp_params)
+
+
+def _holds_gradients(group: Any) -> bool:
+    """Whether a group has gradients outside ``.grad``."""
     if getattr(group, "_partial_reduce_output", None) is not None:  # of hybrid sharding
         return True
     return any(

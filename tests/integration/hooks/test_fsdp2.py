@@ -145,6 +145,53 @@ def test_a_window_that_is_reduced_has_the_micro_batches_of_those_before_that_wer
     assert len(stepped(held, window, "sync").micro_batches) == 1  # they are added once
 
 
+@pytest.mark.parametrize(
+    ("reduced_before", "cleared", "fresh", "in_part"),
+    [(False, False, False, False), (False, True, True, False), (True, True, False, True)],
+)
+def test_a_window_begins_afresh_once_what_was_not_reduced_is_cleared(
+    reduced_before: bool, cleared: bool, fresh: bool, in_part: bool
+) -> None:
+    parameter = torch.nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([parameter])
+    window, held = OptimizerWindow(optimizer), fsdp2.HeldGradients()
+    group = Unreduced(parameter)
+    held.note(group)
+    hidden = frozenset([id(parameter)])
+    window.micro_batches = [CountedMicroBatch(OpenMicroBatch(1, hidden_parameters=hidden), True)]
+    window.hidden_gradients = True
+    parameter.grad = torch.ones(2) if reduced_before else None
+    if cleared:
+        group.fsdp_params[0]._unsharded_param.grad = None
+    window.begin_backward()
+    held.check([window])
+    assert window.fresh is fresh
+    step = OpenStep(0, 1, 1.0, window.micro_batches, [])
+    held.add_to(step, window)
+    assert (step.missing.get("sync") == fsdp2.CLEARED_IN_PART) is in_part
+
+
+@pytest.mark.parametrize("by_fsdp2", [False, True])
+def test_windows_of_other_wrappers_that_are_not_synchronised_end_with_their_step(
+    by_fsdp2: bool,
+) -> None:
+    """Under DDP the gradients are in ``.grad``; FSDP1 hides them, and FSDP2 may train beside it."""
+    parameter = torch.nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([parameter])
+    window, held = OptimizerWindow(optimizer), fsdp2.HeldGradients()
+    group = Unreduced(torch.nn.Parameter(torch.ones(2)))
+    if by_fsdp2:
+        held.note(group)
+    assert len(stepped(held, window, "no_sync").micro_batches) == 1
+    assert len(stepped(held, window, "sync").micro_batches) == 1
+    hidden = frozenset([id(parameter)])
+    window.micro_batches = [CountedMicroBatch(OpenMicroBatch(1, hidden_parameters=hidden), True)]
+    window.hidden_gradients = True
+    window.begin_backward()
+    held.check([window])
+    assert window.fresh is False
+
+
 @pytest.mark.parametrize(("frozen", "expected"), [(False, "sync"), (True, "no_sync")])
 def test_a_frozen_group_does_not_decide_whether_a_backward_is_synchronised(
     frozen: bool, expected: str

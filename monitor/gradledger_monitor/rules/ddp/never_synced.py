@@ -87,7 +87,7 @@ class NeverSynced(Rule):
             return not_applicable("no data-parallel wrapper holds the optimizer's parameters")
         if record.skipped or not facts.applied:
             return OK
-        if any(synced(r, m) for r, m in _of_all_ranks(facts)):
+        if any(synced(record, m) for record, m in _applied_on_all_ranks(facts)):
             return OK
         wrappers = {m.wrapper for _, m in facts.applied}
         if record.wrapper == "fsdp2" and wrappers == {"no_sync"}:
@@ -147,7 +147,8 @@ def _may_synchronise_by_hand(facts: StepFacts) -> bool:
     return after and (facts.record.sync != "none" or not norms_differ(facts))
 
 
-def _of_all_ranks(facts: StepFacts) -> Iterator[tuple[StepRecord, MicroBatch]]:
-    for record in facts.records.values():
-        for micro_batch in record.micro_batches:
-            yield record, micro_batch
+def _applied_on_all_ranks(facts: StepFacts) -> Iterator[tuple[StepRecord, MicroBatch]]:
+    """What was synchronised and then zeroed is not in the gradients of the step."""
+    for rank, applied in facts.applied_by_rank.items():
+        for _, micro_batch in applied:
+            yield facts.records[rank], micro_batch

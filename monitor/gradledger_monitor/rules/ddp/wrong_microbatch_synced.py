@@ -98,10 +98,13 @@ class WrongMicrobatchSynced(Rule):
 
 
 def _only_early(facts: StepFacts, rank: int) -> tuple[list[int], int] | None:
-    """Which micro-batches a rank synchronised, of how many; None if none, or also the last."""
-    record = facts.records[rank]
-    numbers = [index + 1 for index, m in facts.applied_by_rank[rank] if synced(record, m)]
-    count = len(record.micro_batches)
+    """Which micro-batches a rank synchronised, of how many; None if none, or also the last.
+
+    Both count from the first whose gradients the step applied.
+    """
+    record, applied = facts.records[rank], facts.applied_by_rank[rank]
+    numbers = [number for number, (_, m) in enumerate(applied, 1) if synced(record, m)]
+    count = len(applied)
     return None if not numbers or count in numbers else (numbers, count)
 
 
