@@ -422,8 +422,10 @@ def _since_cleared(step: OpenStep) -> list[CountedMicroBatch]:
 
 
 def _combines_outside(step: OpenStep) -> bool:
-    """Whether the loop may have combined the gradients of parameters outside the DDP wrapper."""
-    return bool(step.fields.get("outside") and step.fields.get("collectives_after"))
+    """Whether the loop may have combined gradients that DDP does not combine: those of parameters
+    outside the wrapper, or of other groups of ranks."""
+    beyond = step.fields.get("outside") or step.fields.get("data_group")
+    return bool(beyond and step.fields.get("collectives_after"))
 
 
 def _describe_apart(step: OpenStep, sizes: list[int]) -> None:

@@ -36,7 +36,7 @@ from gradledger_monitor.model.objectives import (
     objectives_of,
     signs_differ,
 )
-from gradledger_monitor.model.ranks import manual_all_reduce, topology
+from gradledger_monitor.model.ranks import across_groups, manual_all_reduce, topology
 from gradledger_monitor.model.ranks.manual_all_reduce import ManualAllReduce
 from gradledger_monitor.model.ranks.outside_wrapper import with_outside
 from gradledger_monitor.model.readings import WeightedTerm
@@ -427,9 +427,9 @@ class StepFacts:
 def merge(run: RunInfo, optimizer: int, step: int, records: RecordsByRank) -> StepFacts:
     """One step's facts from the records of its ranks.
 
-    Of several data-parallel groups the facts are those of one, the first that has a loss.
+    Of several groups that nothing combines the facts are those of the first that has a loss.
     """
-    ordered = dict(sorted(records.items())) if len(records) > 1 else records
+    ordered, all_reduce = across_groups.with_groups(records, run.world_size)
     group = topology.data_group(ordered, range(run.world_size))
     if group:
         stages, apart = topology.earlier_stages(ordered, group), topology.apart(ordered, group)
@@ -437,7 +437,7 @@ def merge(run: RunInfo, optimizer: int, step: int, records: RecordsByRank) -> St
         ordered = topology.members(ordered, group)
     if not 1 < run.world_size <= len(ordered):
         return StepFacts(run, optimizer, step, ordered, None, group)
-    all_reduce = manual_all_reduce.infer(ordered)
+    all_reduce = all_reduce or manual_all_reduce.infer(ordered)
     averaged = with_outside(manual_all_reduce.as_averaged(ordered, all_reduce), all_reduce)
     return StepFacts(run, optimizer, step, averaged, all_reduce, group)
 

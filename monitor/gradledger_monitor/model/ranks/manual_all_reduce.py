@@ -87,6 +87,7 @@ class ManualAllReduce:
     repeats: int = 0  # how often they were combined before the last time, without any effect
     partly: bool = False  # some coordinates were combined, and others were not
     moved: bool = False  # of gradients that the loop keeps in its own buffers until the step
+    of_groups: int = 0  # how many groups of ranks it combined, over each of which DDP averages
     rounded: bool = False  # up to the errors of fp16 or bf16: the loop sends gradients in these
 
     @property
@@ -118,14 +119,14 @@ def infer(records: RecordsByRank) -> ManualAllReduce | None:
         return ManualAllReduce(reason=UNSEEN)
     tolerance = tolerance_of(rows)
     clippings = list(map(clipping_of_window, rows))
-    result = _fit(list(records), samples, clippings, tolerance)
+    result = fit(list(records), samples, clippings, tolerance)
     if not result.is_combined and all(sample.with_cleared for sample in samples):
         totals = [replace(sample, after_backward=sample.with_cleared) for sample in samples]
-        moved = _fit(list(records), totals, clippings, tolerance)
+        moved = fit(list(records), totals, clippings, tolerance)
         if moved.is_combined:
             return dataclasses.replace(moved, moved=True)
     if not result.is_combined:
-        rough = _fit(list(records), samples, clippings, tolerances.SAMPLE_HALF)
+        rough = fit(list(records), samples, clippings, tolerances.SAMPLE_HALF)
         if rough.factor is not None:
             result, tolerance = dataclasses.replace(rough, rounded=True), tolerances.SAMPLE_HALF
     if not result.is_known:
@@ -174,7 +175,7 @@ def model_average(records: RecordsByRank) -> float | None:
         return None
     if count_combined(before, after, tolerance) < MIN_COORDINATES:
         return None
-    factor = _fit(list(records), samples, [1.0] * len(rows), tolerance).factor
+    factor = fit(list(records), samples, [1.0] * len(rows), tolerance).factor
     return None if factor is None else factor * len(rows)
 
 
@@ -317,7 +318,7 @@ def values_of(samples: list[Samples]) -> tuple[Rows, Rows]:
     return before, [[float(v) for v in s.at_step] for s in samples]
 
 
-def _fit(
+def fit(
     ranks: list[int], samples: list[Samples], clippings: list[float], tolerance: float
 ) -> ManualAllReduce:
     """c from the samples of each rank. The order of tests decides which reason is reported."""

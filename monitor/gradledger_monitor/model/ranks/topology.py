@@ -168,9 +168,10 @@ class Apart(NamedTuple):
 def apart(records: RecordsByRank, group: Sequence[int]) -> tuple[Apart, ...]:
     """Ranks of other DDP groups with a loss of other data, and no part of a model to share.
 
-    Tensor-parallel ranks have the data of a member; stages, experts and contexts communicate.
+    Tensor-parallel ranks have the data of a member. What communicates after backward may combine
+    gradients, unless each rank only multiplied its own by one number.
     """
-    if any(r.wrapper != "ddp" or r.collectives_after or _shares(r) for r in records.values()):
+    if any(r.wrapper != "ddp" or _may_combine(r) or _shares(r) for r in records.values()):
         return ()
     of_group = {tuple(_fingerprints(records[rank])) for rank in group if rank in records}
     outside = [(rank, record) for rank, record in records.items() if rank not in group]
@@ -178,6 +179,10 @@ def apart(records: RecordsByRank, group: Sequence[int]) -> tuple[Apart, ...]:
     if not all(of_group) or not all(prints) or not of_group.isdisjoint(prints):
         return ()
     return tuple(Apart(rank, number(record.parameters)) for rank, record in outside)
+
+
+def _may_combine(record: StepRecord) -> bool:
+    return bool(record.collectives_after) and record.post_factor is None
 
 
 def _shares(record: StepRecord) -> bool:

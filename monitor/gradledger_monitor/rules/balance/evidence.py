@@ -58,13 +58,14 @@ def excess_of_combination(facts: StepFacts) -> int | float | None:
     """R or 1/R, if a loop that combines the ranks itself is off from an average by that; else None.
 
     The loop multiplies the sum over ranks by ``factor``: 1/R is an average, so factor * R is the
-    excess over it.
+    excess over it. Of groups over which DDP averages, their number takes the place of R.
     """
     factor, ranks = facts.all_reduce_factor, facts.run.world_size
     if factor is None:
         return None
     near = Near(factor * ranks, facts.tolerance)
-    return next((each for each in (ranks, 1 / ranks) if near(each)), None)
+    parts = (facts.all_reduce and facts.all_reduce.of_groups) or ranks
+    return next((each for each in (parts, 1 / parts) if near(each)), None)
 
 
 def reductions(objective: Objective) -> set[str]:

@@ -154,7 +154,9 @@ class ReplicaDrift(Rule):
         comparable = record.sync != "unknown" and not self._replicas.equal_again
         drifted = comparable and bool(self._replicas.drifted)
         if record.collectives_after and not drifted:
-            return OK  # what they do to gradients and parameters was not seen
+            return (
+                self._groups.unknown() or OK
+            )  # what they do to gradients and parameters was not seen
         norms_differ = averaged and differ_by(norms, facts.tolerance)
         apart = drifted or differ_by(_values(facts, "parameters"), SAME)
         if outside and len(norms) == len(facts.records) and not (norms_differ or apart):

@@ -48,6 +48,11 @@ FIX_BY_HAND_SUM = """\
 # after the last backward, for each parameter p:
 dist.all_reduce(p.grad)                    # the sum: the loss is divided for all ranks already"""
 
+FIX_ACROSS_GROUPS = """\
+# after the last backward, for each parameter p; across: one rank of each DDP group
+dist.all_reduce(p.grad, group=across)
+p.grad /= dist.get_world_size(across)"""
+
 FIX_BY_HAND_WEIGHTED = """\
 # after the last backward, for each parameter p:
 p.grad *= tokens / all_tokens              # of this rank and of all: the weights add up to 1
@@ -259,14 +264,29 @@ def _weighs_ranks(facts: StepFacts) -> bool:
 
 def _fix_by_hand(window: Window, loop_factor: float) -> str:
     """The average or the sum of the ranks' gradients, whichever the loss needs."""
+    if _groups(window.facts):
+        return FIX_ACROSS_GROUPS
     ranks, right = window.facts.run.world_size, Near(loop_factor / factor(window), WEIGHT_HALF)
     if right(1.0):
         return FIX_BY_HAND_SUM
     return FIX_BY_HAND_AVERAGE if right(1 / ranks) else SUM_OVER_WINDOW
 
 
+def _groups(facts: StepFacts) -> int:
+    """How many groups of ranks the loop combines, over each of which DDP averages."""
+    return facts.all_reduce.of_groups if facts.all_reduce is not None else 0
+
+
 def _cause(window: Window) -> str:
     loop_factor, excess = window.facts.all_reduce_factor, window.balance.ratio
+    groups = _groups(window.facts)
+    if loop_factor is not None and groups:
+        of_groups = loop_factor * window.facts.run.world_size / groups
+        return (
+            f": DDP averages over each of {groups} groups of ranks, and the loop multiplies the "
+            f"sum of their gradients by {significant(of_groups)}; the right factor for this loss "
+            f"is {significant(of_groups / excess)}"
+        )
     if loop_factor is not None:
         near = Near(loop_factor, window.facts.tolerance)  # the samples are rounded
         exact = (n for n in (1.0, 1 / window.facts.run.world_size) if near(n))

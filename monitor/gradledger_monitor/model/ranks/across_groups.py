@@ -1,0 +1,89 @@
+"""What a loop did to the gradients that DDP averaged over groups of ranks: data parallelism in two
+dimensions, of which DDP holds one.
+
+The ranks of a group have one gradient after backward, its average ``x_g``. If all ranks step on the
+same gradient ``y`` afterwards, and ``y = c * (sum of x_g over the groups)``, the loop has combined
+the groups, and all ranks train one model: c = 1 / (number of groups) averages them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from msgspec.structs import replace
+
+from gradledger_monitor.ingest.schema import StepRecord
+from gradledger_monitor.model.clipping import clipping_of_window
+from gradledger_monitor.model.ranks.manual_all_reduce import (
+    UNSEEN,
+    ManualAllReduce,
+    RecordsByRank,
+    fit,
+    tolerance_of,
+    values_of,
+)
+from gradledger_monitor.model.ranks.rows import are_equal
+
+OF_GROUPS = (
+    "DDP averages the gradients of groups of ranks, and the loop communicates and changes them "
+    "afterwards: {}"
+)
+
+
+def with_groups(
+    records: RecordsByRank, world_size: int
+) -> tuple[RecordsByRank, ManualAllReduce | None]:
+    """The records by rank, ascending, and what the loop did, if it changed what DDP averaged.
+
+    If it combined the groups, the records are those of one group, and the factors multiply the sum
+    over all ranks. If that is not known, they state why; other records are returned as they are.
+    """
+    if len(records) == 1:
+        return records, None
+    records = dict(sorted(records.items()))
+    groups = {tuple(sorted(record.data_group)) for record in records.values()}
+    if len(records) < world_size or not all(map(_may_combine, records.values())):
+        return records, None
+    if sorted(rank for group in groups for rank in group) != list(records):
+        return records, None  # one group, or groups that overlap
+    combined = _combination(records, [list(group) for group in sorted(groups)])
+    if not combined.is_known:
+        missing = {"sync": OF_GROUPS.format(combined.reason)}
+        unknown = {r: replace(each, missing=each.missing | missing) for r, each in records.items()}
+        return unknown, None
+    size = len(records) // len(groups)  # x_g is the sum over a group, divided by this
+    weights = dict(zip(sorted(groups), combined.factors, strict=False))
+    all_reduce = dataclasses.replace(
+        combined,
+        factor=None if combined.factor is None else combined.factor / size,
+        factors=tuple(weights[tuple(sorted(r.data_group))] / size for r in records.values())
+        if weights
+        else (),
+        of_groups=len(groups),
+    )
+    return {rank: replace(r, data_group=[]) for rank, r in records.items()}, all_reduce
+
+
+def _may_combine(record: StepRecord) -> bool:
+    """Whether the loop changed what DDP averaged over a group, and not by one factor."""
+    if record.wrapper != "ddp" or record.sync != "averaged" or record.skipped:
+        return False
+    others = record.outside or record.divisors or "replica" in record.missing
+    communicates = record.data_group and record.collectives_after
+    return bool(communicates and record.post_factor is None and record.changed and not others)
+
+
+def _combination(records: RecordsByRank, groups: list[list[int]]) -> ManualAllReduce:
+    samples = {rank: r.samples for rank, r in records.items() if r.samples is not None}
+    if len(samples) < len(records) or len({len(group) for group in groups}) > 1:
+        return ManualAllReduce(reason=UNSEEN)
+    tolerance = tolerance_of(list(records.values()))
+    for group in groups:
+        for rows in values_of([samples[rank] for rank in group]):
+            if len({len(row) for row in rows}) > 1:
+                return ManualAllReduce(reason=UNSEEN)
+            if not all(are_equal(column, tolerance) for column in zip(*rows, strict=True)):
+                return ManualAllReduce(reason=UNSEEN)  # DDP does not hold what was sampled
+    first = [group[0] for group in groups]
+    clippings = [clipping_of_window(records[rank]) for rank in first]
+    return fit(first, [samples[rank] for rank in first], clippings, tolerance)
