@@ -298,6 +298,8 @@ class StepRecord:
     # several numbers: it divides those of different parameters differently
     divisors: list[float] = field(default_factory=list)
     collectives_after: int | None = None  # collectives between the last backward and the step
+    # without a wrapper: numbers that the loop all-reduced then, as a multiple of the gradients'
+    reduced_share: float | None = None
     sync_bytes: int | None = None  # gradient bytes of one synchronisation, per rank
     outside: int | None = None  # parameters of the optimizer outside the wrapped model
     samples: Samples | None = None  # if the reduction over ranks was not observed

@@ -203,8 +203,12 @@ def own(before_hooks: bool) -> StepFacts:
 
 
 def test_a_comm_hook_that_leaves_each_rank_its_gradients_combines_nothing() -> None:
-    assert own(before_hooks=True).record.sync == "none"
+    step = own(before_hooks=True)
+    assert step.record.sync == "none"
     assert own(before_hooks=False).unmeasured is not None
+    assert accused(judged([step])) == {"ddp.never_synced": 1}
+    (found,) = (f for f in judged([step]).findings if f.rule == "ddp.never_synced")
+    assert found.title == "The comm hook of DDP does not combine the gradients"
 
 
 def test_sums_in_each_backward_of_a_window_leave_the_factor_unmeasured() -> None:

@@ -9,7 +9,12 @@ import pytest
 from gradledger.observers.parameter_updates import ALL_UNTIL, replica_indices
 from gradledger.records import Replica, Samples, StepRecord
 from gradledger_monitor.model.findings import EvaluationResult, Finding
-from gradledger_monitor.rules.ddp.replica_drift import ALONE, ALONE_AND_COMMUNICATES
+from gradledger_monitor.rules.ddp.replica_drift import (
+    ALONE,
+    ALONE_AND_COMMUNICATES,
+    CHANGED,
+    NO_LONGER,
+)
 from helpers.facts import facts, judged, record, term
 
 DRIFT = "ddp.replica_drift"
@@ -134,7 +139,7 @@ def test_a_limit_on_the_weights_is_no_average() -> None:
     projected = ([0.5, 1.0, 1.5, 2.0], [0.6, 1.1, 1.6, 2.1])
     clamped = ([1.0] * 4, [1.0, 1.0, -1.0, 1.0])
     for now in (projected, clamped):
-        assert local_sgd(now, EQUAL, ALL) == f"not_measured: {ALONE}"
+        assert local_sgd(now, EQUAL, ALL) == f"not_measured: {CHANGED}"
 
 
 def test_an_average_that_leaves_out_a_parameter_is_not_called_one() -> None:
@@ -167,6 +172,56 @@ def test_ranks_that_communicate_as_often_as_for_each_gradient_may_train_models_o
     evaluation = run(EQUAL, *[ALL] * 30, collectives_after=collectives, **more)
     assert evaluation.coverage[DRIFT] == expected
     assert finding(evaluation) is None
+
+
+def copies(*shares: float | None, **more: Any) -> EvaluationResult:
+    """Windows whose ranks step on their own gradients, and all-reduce so much before it."""
+    alone: dict[str, Any] = {"samples": None, "sync": "none", "post_factor": 1.0, **more}
+    steps = []
+    for number, share in enumerate(shares, 1):
+        prints = EQUAL if number == 1 else ALL
+        ranks = (one_rank(number, r, prints[r], reduced_share=share, **alone) for r in (0, 1))
+        steps.append(facts(*ranks))
+    return judged(steps)
+
+
+def test_copies_of_all_gradients_that_nothing_uses_are_named() -> None:
+    found = finding(copies(*[1.0] * 5))
+    assert found is not None and (found.severity, found.first_step) == ("warning", 5)
+    assert "5 windows" in found.summary and "3 of 3 parameters differ" in found.summary
+
+
+@pytest.mark.parametrize(
+    ("shares", "more", "reason"),
+    [
+        ([1.0] * 4, {}, ALONE_AND_COMMUNICATES),  # too few windows
+        ([0.01] * 9, {}, ALONE_AND_COMMUNICATES),  # a loss for a log
+        ([1.0, 1.0, None, 1.0, 1.0], {}, ALONE_AND_COMMUNICATES),
+        ([1.0] * 9, {"models": Samples([1.0, 2.0], [1.1, 2.1])}, CHANGED),  # elastic averaging
+    ],
+)
+def test_what_may_be_for_a_log_or_of_the_parameters_is_no_copy_of_gradients(
+    shares: list[float | None], more: dict[str, Any], reason: str
+) -> None:
+    evaluation = copies(*shares, **more)
+    assert finding(evaluation) is None
+    assert evaluation.coverage[DRIFT] == f"not_measured: {reason}"
+
+
+def test_replicas_that_drift_once_gradients_are_not_combined_any_more_are_in_doubt() -> None:
+    """What earlier steps showed does not hold for later ones; an average of the models does."""
+    steps = [facts(*(one_rank(1, r, EQUAL[r]) for r in (0, 1)))]
+    alone: dict[str, Any] = {"samples": None, "sync": "none", "post_factor": 1.0}
+    for number, prints in ((2, EQUAL), (3, ALL)):
+        steps.append(facts(*(one_rank(number, r, prints[r], **alone) for r in (0, 1))))
+    assert judged(steps[:2]).coverage[DRIFT] == "ok"
+    evaluation = judged(steps)
+    assert evaluation.coverage[DRIFT] == f"not_measured: {NO_LONGER}"
+    assert evaluation.verdict == "incomplete"
+    averaged = [Samples(LEFT_AT[r], AVERAGE) for r in (0, 1)]
+    more = [{**alone, "models": averaged[r], "averaging": True} for r in (0, 1)]
+    steps.append(facts(*(one_rank(4, r, EQUAL[r], **more[r]) for r in (0, 1))))
+    assert judged(steps).coverage[DRIFT].startswith("ok")
 
 
 def test_ranks_with_other_parameters_are_not_compared() -> None:

@@ -2,7 +2,8 @@
 
 A process group numbers its collectives. The difference of these sequence numbers, read before and
 after a backward, is the number of collectives that the backward ran. The observer adds nothing to
-a group, and holds no reference to the result of a collective.
+a group, and holds no reference to the result of a collective. Of all-reduces that the script calls
+it counts the elements: a loop may combine a copy of the gradients, and never use it.
 
 A sequence number is only meaningful as a difference, and only if nothing else ran in between.
 Otherwise the earlier number is stale, and the observer discards it:
@@ -65,13 +66,14 @@ class _ThreadCounts(threading.local):
     after_backward: int | None = None  # sequence number at the end of the last backward
     forward: Any = None  # DDP's decision for the next backward: "sync" or "no_sync"
     before: Any = None  # the one for the latest backward that had one
+    reduced: int = 0  # elements that the script has all-reduced since the last backward
 
 
 class Collectives(Observer):
     """Fills ``collectives`` and ``wrapper`` of micro-batches, and ``sync`` of steps."""
 
     facts = (
-        *("collectives", "collectives_after", "sync", "sync_bytes"),
+        *("collectives", "collectives_after", "sync", "sync_bytes", "reduced_share"),
         *("wrapper", "outside", "data_group", "tensor_group", "divisors"),
     )
 
@@ -111,6 +113,9 @@ class Collectives(Observer):
         if ddp is not None:
             self.patch(ddp.DistributedDataParallel, "__init__", self._wrap_init, always=True)
             self.patch(ddp.DistributedDataParallel, "_pre_forward", self._wrap_ddp_forward)
+        for name in ("allreduce", "allreduce_coalesced"):
+            if _world is not None and name in vars(dist.ProcessGroup):
+                self.patch(dist.ProcessGroup, name, self._wrap_all_reduce)
         self._patch_fsdp()
 
     def uninstall(self) -> None:
@@ -174,6 +179,19 @@ class Collectives(Observer):
             self._joins[module] = (config, count + (config is not latest))
         if torch.is_grad_enabled() and self._thread.forward != "sync":
             self._thread.forward = "sync" if module.require_backward_grad_sync else "no_sync"
+
+    def _wrap_all_reduce(self, original: Any) -> Any:
+        """Of the calls from Python: those of DDP's reducer do not pass here."""
+
+        def allreduce(group: Any, /, *args: Any, **kwargs: Any) -> Any:
+            self.run_guarded(self._count_reduced, *args[:1])
+            return original(group, *args, **kwargs)
+
+        return allreduce
+
+    def _count_reduced(self, tensors: Any = ()) -> None:
+        listed = [tensors] if isinstance(tensors, torch.Tensor) else tensors
+        self._thread.reduced += sum(tensor.numel() for tensor in listed)
 
     def _wrap_fsdp(self, original: Any) -> Any:
         def forward(module: Any, /, *inputs: Any, **kwargs: Any) -> Any:
@@ -244,7 +262,7 @@ class Collectives(Observer):
     def backward_ends(self, micro_batch: OpenMicroBatch, reached: list[OptimizerWindow]) -> None:
         """Record the number of collectives that this backward ran."""
         before, after = micro_batch.collectives_before, sequence_number()
-        self._thread.after_backward = after
+        self._thread.after_backward, self._thread.reduced = after, 0
         if before is not None and after is not None and micro_batch.alone:
             micro_batch.collectives = after - before
         compiled = "_pre_forward" in self._compiled
@@ -279,6 +297,8 @@ class Collectives(Observer):
         if any(_is_hybrid(module) for module in self._fsdp):
             step.missing["norm"] = "FSDP's hybrid sharding: several ranks hold each part"
         step.fields["sync"] = self._sync(step)
+        if self._thread.reduced and "wrapper" not in step.fields and running is None:
+            step.fields["reduced_share"] = _share(self._thread.reduced, window)
         self._held.add_to(step, window)
         fsdp2.describe(step)
         sizes = self._apart.get(id(window))
@@ -413,6 +433,13 @@ def _join_of(joinable: Any) -> Any:
     """The configuration of the `Join` context that it is in; None if it is in none."""
     config = getattr(joinable, "_join_config", None)
     return config if getattr(config, "enable", False) else None
+
+
+def _share(elements: int, window: OptimizerWindow) -> float | None:
+    """Relative to the elements of the gradients that the optimizer is about to apply."""
+    gradients = [p.grad for p in window.parameters() if p.grad is not None]
+    total = sum(gradient.numel() for gradient in gradients)
+    return round(elements / total, 4) if total else None
 
 
 def _since_cleared(step: OpenStep) -> list[CountedMicroBatch]:

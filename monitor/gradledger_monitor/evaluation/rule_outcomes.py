@@ -7,6 +7,7 @@ import re
 from gradledger_monitor.evaluation.snapshot_codec import OutcomeState, RuleOutcomesState
 from gradledger_monitor.model.findings import (
     SEVERITIES,
+    Doubt,
     EvaluationResult,
     Failure,
     Finding,
@@ -162,7 +163,7 @@ def stronger(first: Outcome | None, second: Outcome) -> Outcome:
 
     That one more window is needed is no reason any more once that window has another one.
     """
-    if first is None:
+    if first is None or (isinstance(second, Doubt) and first.status == "ok"):
         return second
     if _strength(second) == _strength(first) and first.reason == ONE_MORE:
         return second

@@ -49,6 +49,11 @@ class Failure(Outcome, frozen=True):
     the run, whatever it reported for other steps."""
 
 
+class Doubt(Outcome, frozen=True):
+    """Not measured from this step on, although earlier steps were ``ok``; a later ``ok`` settles
+    it."""
+
+
 @dataclass(frozen=True)
 class Acknowledgement:
     """A person's note that a finding is known. It remains a finding; nothing is switched off."""

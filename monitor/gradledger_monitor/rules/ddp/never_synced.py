@@ -26,6 +26,12 @@ FIX_FSDP2 = """\
 model.set_requires_gradient_sync(k == K - 1)    # before the backward of micro-batch k
 loss.backward()"""
 
+FIX_HOOK = """\
+def hook(state, bucket):
+    total = bucket.buffer() / dist.get_world_size()
+    work = dist.all_reduce(total, async_op=True)
+    return work.get_future().then(lambda future: future.value()[0])    # not the bucket as it was"""
+
 FIX_NO_SYNC = """\
 with contextlib.nullcontext() if k == K - 1 else model.no_sync():    # not for the last one
     compute_loss(model(x), y).backward()"""
@@ -37,7 +43,7 @@ class NeverSynced(Rule):
     **What it sees**
 
     A DDP or FSDP2 model, several ranks, and no gradient collective in a whole window that was
-    stepped.
+    stepped; or a comm hook of DDP after which each rank steps on its own gradients.
 
     **Why it matters**
 
@@ -73,11 +79,12 @@ class NeverSynced(Rule):
 
     precondition = SEVERAL_RANKS
 
-    state = declare(_averaging=bool)
+    state = declare(_averaging=bool, _combined=bool)
 
     def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
         super().__init__(thresholds)
         self._averaging = False  # the parameters have been averaged
+        self._combined = False  # a comm hook, or the loop, has combined gradients
 
     def evaluate(self, window: Window) -> Outcome:
         """No gradient collective in any rank's window."""
@@ -88,7 +95,10 @@ class NeverSynced(Rule):
         if record.skipped or not facts.applied:
             return OK
         if any(synced(record, m) for record, m in _applied_on_all_ranks(facts)):
-            return OK
+            self._averaging |= averages_models(facts)
+            self._combined |= facts.all_reduce is not None and facts.all_reduce.is_combined
+            local = self._averaging or self._combined  # a hook of local SGD combines at first
+            return _of_hook(facts) if not local and _hook_combines_nothing(facts) else OK
         wrappers = {m.wrapper for _, m in facts.applied}
         if record.wrapper == "fsdp2" and wrappers == {"no_sync"}:
             return _not_reduced(facts)  # no collective of the loop reaches what is outside .grad
@@ -111,6 +121,26 @@ class NeverSynced(Rule):
             bypassed=wrappers == {"bypassed"},
             norms={str(r): number(x.norm) for r, x in list(facts.records.items())[:16]},
         )
+
+
+def _hook_combines_nothing(facts: StepFacts) -> bool:
+    """Whether each rank steps on the gradients that its comm hook received, up to a factor."""
+    hooked = all(r.before_hooks and r.wrapper == "ddp" for r in facts.records.values())
+    return hooked and facts.record.sync == "none" and norms_differ(facts)
+
+
+def _of_hook(facts: StepFacts) -> Outcome:
+    return finding(
+        "error",
+        "The comm hook of DDP does not combine the gradients",
+        f"The comm hook ran in backward, and yet each of the {facts.run.world_size} ranks steps "
+        "on the gradients that it computed itself, so the ranks train different models. What the "
+        "hook returns replaces the gradients.",
+        FIX_HOOK,
+        ranks=facts.run.world_size,
+        micro_batches=facts.micro_batches,
+        norms={str(r): number(x.norm) for r, x in list(facts.records.items())[:16]},
+    )
 
 
 def _not_reduced(facts: StepFacts) -> Outcome:

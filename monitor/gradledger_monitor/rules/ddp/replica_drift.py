@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence, Sized
 
 from gradledger_monitor.model.clipping import clipping_of_window
-from gradledger_monitor.model.findings import Outcome
+from gradledger_monitor.model.findings import Doubt, Outcome
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.ranks.manual_all_reduce import ManualAllReduce, norms_differ
 from gradledger_monitor.model.step_facts import StepFacts
@@ -51,6 +51,14 @@ for parameter in model.parameters():    # all that are trained, after the last b
     parameter.grad *= factor            # the same number on all ranks
 optimizer.step()                        # at the same learning rate on all ranks"""
 
+FIX_COPIES = """\
+dist.all_reduce(flat)                   # a copy of all gradients; with async_op=True, wait for it
+flat /= dist.get_world_size()
+parts = flat.split([parameter.grad.numel() for parameter in parameters])
+for parameter, part in zip(parameters, parts):
+    parameter.grad.copy_(part.view_as(parameter.grad))
+optimizer.step()                        # on what was copied back"""
+
 FIX_START = """\
 with torch.no_grad():                   # before the first step
     for tensor in [*model.parameters(), *model.buffers()]:
@@ -70,7 +78,8 @@ class ReplicaDrift(Rule):
 
     With an all-reduce by hand: gradients are combined, but some parameters are left out; only the
     ranks of a group combine theirs; each rank scales the sum by its own number; or the replicas
-    start from different weights.
+    start from different weights. A warning: as many numbers as there are gradients are
+    all-reduced before the step, but each rank steps on the gradients that it computed.
 
     **Why it matters**
 
@@ -98,7 +107,9 @@ class ReplicaDrift(Rule):
 
     points_at = ("step",)
     windows = Parameter(
-        5, "windows in a row in which groups of ranks, or an optimizer beside DDP, train apart"
+        5,
+        "windows in a row in which groups of ranks, an optimizer beside DDP, or ranks that combine "
+        "copies of their gradients train apart",
     )
 
     precondition = SEVERAL_RANKS
@@ -110,6 +121,9 @@ class ReplicaDrift(Rule):
         _beside=int,
         _started_apart=bool,
         _averaging=bool,
+        _combined=bool,
+        _changed=bool,
+        _copies=int,
     )
 
     def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
@@ -120,6 +134,9 @@ class ReplicaDrift(Rule):
         self._beside = 0  # windows in a row whose backward DDP synchronised for other parameters
         self._started_apart = False  # combined gradients of parameters that differed at first
         self._averaging = False  # the parameters have been averaged
+        self._combined = False  # gradients have been combined over all ranks
+        self._changed = False  # something else than the optimizer has changed the parameters
+        self._copies = 0  # windows in a row with an all-reduce of all gradients, which none used
 
     def evaluate(self, window: Window) -> Outcome:
         """Equal gradients and parameters on all ranks, and nothing outside the wrapper."""
@@ -234,6 +251,7 @@ class ReplicaDrift(Rule):
                     return not_measured(_not_averaged(replicas.left_out, replicas.total))
                 return ok("the ranks average their parameters from time to time")
             return self._alone(facts)
+        self._combined |= combined.is_known
         self._in_groups = self._in_groups + 1 if combined.groups else 0
         if facts.step == 1 and combined.is_known:
             self._started_apart = differ_by(_values(facts, "parameters"), SAME)
@@ -269,13 +287,40 @@ class ReplicaDrift(Rule):
     def _alone(self, facts: StepFacts) -> Outcome:
         """Each rank steps on its own gradients: an ensemble, local SGD, or a mistake.
 
-        The number of collectives is no evidence: norms of layers for a log need as many.
+        The number of collectives is no evidence: norms of layers for a log need as many. What was
+        measured of earlier steps does not make up for replicas that drift now.
         """
-        replicas = self._replicas
+        records, replicas = facts.records.values(), self._replicas
+        self._changed |= all(record.models is not None for record in records)
+        reduced = [number(record.reduced_share) or 0.0 for record in records]
+        self._copies = self._copies + 1 if min(reduced) >= 1 else 0
         if not replicas.drifted or replicas.equal_again or facts.missing_ranks:
             return not_applicable("no DDP model")
-        communicates = any(record.collectives_after for record in facts.records.values())
-        return not_measured(ALONE_AND_COMMUNICATES if communicates else ALONE)
+        if self._changed:
+            return Doubt("not_measured", CHANGED)
+        if self._copies >= self.windows and len(facts.run.optimizers) == 1:
+            return self._of_copies()
+        if self._combined:
+            return Doubt("not_measured", NO_LONGER)
+        communicates = any(record.collectives_after for record in records)
+        return Doubt("not_measured", ALONE_AND_COMMUNICATES if communicates else ALONE)
+
+    def _of_copies(self) -> Outcome:
+        replicas = self._replicas
+        return finding(
+            "warning",
+            "What the ranks all-reduce is not what they step on",
+            f"In the last {counted(self._copies, 'window')}, the loop all-reduced as many numbers "
+            "before the step as there are gradients, or more, but each rank stepped on the "
+            f"gradients that it computed. {_share(replicas.drifted, replicas.total)} between the "
+            "ranks, and were equal at first. A copy of the gradients that is not copied back does "
+            "this, or an all-reduce with async_op=True that nothing waits for. If it is for a log, "
+            "and each rank is meant to train its own model, it is intended.",
+            FIX_COPIES,
+            windows=self._copies,
+            parameters=listed(replicas.drifted)[:16],
+            parameters_total=replicas.total,
+        )
 
     def _difference(self, facts: StepFacts, combined: ManualAllReduce) -> tuple[str, str, str]:
         """Title, summary and fix."""
@@ -318,6 +363,18 @@ ALONE_AND_COMMUNICATES = (
     "the ranks communicate before the step, but each steps on the gradients that it computed, and "
     "parameters that were equal on all of them differ now: whether each rank is meant to train its "
     "own model, or the loop combined copies of the gradients, is not known"
+)
+
+
+CHANGED = (
+    "the ranks combine no gradients, and something besides the optimizer changes their parameters, "
+    "which stay different on each rank: whether it limits them, or mixes those of several ranks, "
+    "as elastic and gossip averaging do, is not known"
+)
+NO_LONGER = (
+    "the ranks combined their gradients in earlier steps, and do not any more; parameters that "
+    "were equal on all of them differ now: whether they are averaged later, as in local SGD, is "
+    "not known"
 )
 
 
