@@ -300,7 +300,7 @@ class StepRecord:
     collectives_after: int | None = None  # collectives between the last backward and the step
     # without a wrapper: numbers that the loop all-reduced then, as a multiple of the gradients'
     reduced_share: float | None = None
-    sync_bytes: int | None = None  # gradient bytes of one synchronisation, per rank
+    sync_bytes: int | None = None  # gradient bytes that DDP sends in one synchronisation
     outside: int | None = None  # parameters of the optimizer outside the wrapped model
     samples: Samples | None = None  # if the reduction over ranks was not observed
     # the samples after the last backward are from before hooks that may combine the gradients: a

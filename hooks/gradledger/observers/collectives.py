@@ -34,11 +34,11 @@ import torch
 import torch.distributed as dist
 
 from gradledger.capture.backwards import Backwards
-from gradledger.capture.isolation import is_dtensor, local_part
+from gradledger.capture.isolation import is_dtensor
 from gradledger.capture.open_records import IN_STEP, CountedMicroBatch, OpenMicroBatch, OpenStep
 from gradledger.observers import fsdp2
 from gradledger.observers.base import Observer
-from gradledger.observers.local_gradients import LocalGradients, has_custom_hook
+from gradledger.observers.local_gradients import LocalGradients, has_custom_hook, sent_bytes
 
 if TYPE_CHECKING:
     from gradledger.capture.windows import OptimizerWindow
@@ -368,7 +368,7 @@ class Collectives(Observer):
             return self._describe_dtensors(parameters)
         if self._fsdp:
             sharded = any(module.sharding_strategy.name != "NO_SHARD" for module in self._fsdp)
-            return {"wrapper": "fsdp", "sync_bytes": _bytes(parameters), "sharded": sharded}
+            return {"wrapper": "fsdp", "sharded": sharded}
         if not synced:
             return {}
         groups = {held[id(p)] for p in synced}
@@ -377,7 +377,7 @@ class Collectives(Observer):
         if groups == {()}:
             return {}
         outside = len(parameters) - len(synced)
-        fields = {"wrapper": "ddp", "sync_bytes": _bytes(synced), "outside": outside}
+        fields = {"wrapper": "ddp", "outside": outside, "sync_bytes": sent_bytes(self._ddp, synced)}
         return fields | _unless_all(max(groups, key=len))
 
     def _describe_dtensors(self, parameters: list[Any]) -> dict[str, Any]:
@@ -387,7 +387,7 @@ class Collectives(Observer):
         by_fsdp2 = self._fsdp2 or missed
         fields: dict[str, Any] = {}
         if by_fsdp2:
-            fields = {"wrapper": "fsdp2", "sync_bytes": _bytes(parameters)}
+            fields = {"wrapper": "fsdp2"}
             ignored = sum(not is_dtensor(parameter) for parameter in parameters)
             if ignored:
                 fields["outside"] = ignored
@@ -480,10 +480,6 @@ def _unless_all(ranks: tuple[int, ...]) -> dict[str, Any]:
 
 def _is_hybrid(module: Any) -> bool:
     return "HYBRID" in str(module.sharding_strategy)
-
-
-def _bytes(parameters: list[Any]) -> int:
-    return sum(p.numel() * p.element_size() for p in map(local_part, parameters))
 
 
 def sequence_number() -> int | None:

@@ -21,13 +21,15 @@ from torch.utils.weak import WeakIdKeyDictionary
 from gradledger import guard
 from gradledger.capture import gradient_probe
 from gradledger.capture.async_copy import Deferred
-from gradledger.capture.isolation import isolated, never_compile
+from gradledger.capture.isolation import isolated, local_part, never_compile
 
 if TYPE_CHECKING:
     from gradledger.capture.windows import OptimizerWindow
 
 DEFAULT_HOOKS = "torch.distributed.algorithms.ddp_comm_hooks.default_hooks"
-AVERAGING = ("allreduce_hook", "fp16_compress_hook", "bf16_compress_hook")
+COMPRESSING = ("fp16_compress_hook", "bf16_compress_hook")
+AVERAGING = ("allreduce_hook", *COMPRESSING)
+HALF_BYTES = 2  # of an element in fp16 or bf16
 
 
 def has_custom_hook(wrappers: Iterable[Any]) -> bool:
@@ -39,6 +41,24 @@ def has_custom_hook(wrappers: Iterable[Any]) -> bool:
     averaging = [getattr(sys.modules.get(DEFAULT_HOOKS), name, None) for name in AVERAGING]
     hooks = [hook for ddp in wrappers for hook, _ in ddp._comm_hooks]
     return any(hook not in averaging for hook in hooks)
+
+
+def sent_bytes(wrappers: Iterable[Any], parameters: Iterable[Any]) -> int | None:
+    """Bytes of these parameters' gradients as DDP sends them once; None if a hook decides that."""
+    hooks = [[hook for hook, _ in getattr(ddp, "_comm_hooks", [(None, None)])] for ddp in wrappers]
+    module = sys.modules.get(DEFAULT_HOOKS)
+    averaging = [getattr(module, name, None) for name in AVERAGING]
+    if any(hook is None or hook not in averaging for of_one in hooks for hook in of_one):
+        return None
+    compressing = [getattr(module, name, None) for name in COMPRESSING]
+    halved = {any(hook in compressing for hook in of_one) for of_one in hooks}
+    if len(halved) > 1:
+        return None
+    total = 0
+    for local in map(local_part, parameters):
+        size: int = local.element_size()
+        total += local.numel() * (min(size, HALF_BYTES) if True in halved else size)
+    return total
 
 
 def are_hooked(parameters: Iterable[Any]) -> bool:
