@@ -81,7 +81,7 @@ def test_a_change_that_is_no_sum_is_not_measured(applied: list[list[float]], rea
     """What the loop did to gradients of several groups is not one script's choice of weights."""
     step = facts(*ranks(applied))
     assert step.unmeasured is not None
-    assert "DDP averages the gradients of groups of ranks, and the loop" in step.unmeasured
+    assert "the wrapper averages the gradients of groups of ranks, and the loop" in step.unmeasured
     assert reason in step.unmeasured
     assert judged([step]).verdict == "incomplete"
 
@@ -96,3 +96,22 @@ def test_groups_that_communicate_without_being_combined_are_compared() -> None:
     own = [list(OF_GROUP[0]), list(OF_GROUP[1])]
     sent = ranks(own, post_factor=1.0, changed=False, samples=None)
     assert [rank.rank for rank in facts(*sent).run.apart] == [1, 3]
+
+
+SHARDS = {0: [1.0, 2.0, -3.0], 1: [4.0, 0.5, 1.0], 2: [5.0, -1.0, 2.0], 3: [-2.0, 3.0, 0.25]}
+
+
+@pytest.mark.parametrize(("factor", "balance"), [(0.5, 1), (1, 2)])
+def test_shards_are_compared_with_those_of_the_same_place(factor: float, balance: float) -> None:
+    """Ranks 0 and 1 hold the two shards of one copy, ranks 2 and 3 those of the other."""
+    sent = ranks(summed(factor), wrapper="fsdp2", sharded=True, norm=3.0)
+    for rank, each in enumerate(sent):
+        place = [SHARDS[rank % 2], SHARDS[rank % 2 + 2]]
+        applied = [factor * (a + b) for a, b in zip(*place, strict=True)]
+        each.samples = Samples(SHARDS[rank], applied, [])
+        each.data_group = [0, 1] if rank < 2 else [2, 3]
+    step = facts(*sent)
+    assert step.run.world_size == 4
+    assert step.ledger is not None
+    assert step.ledger.balance == pytest.approx(balance)
+    assert step.norm == pytest.approx(3.0 * 2**0.5)  # of two shards, each of which is there twice

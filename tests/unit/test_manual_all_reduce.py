@@ -44,6 +44,23 @@ def test_one_factor_over_all_coordinates_is_found(factor: float) -> None:
     assert (merged.ledger.tokens, merged.ledger.balance) == pytest.approx((20, 2 * factor))
 
 
+TIED = ([1.0, -2.0, 0.5, 2.0, 3.0, -1.0], [3.0, 1.0, -0.25, 1.0, 0.5, 4.0])
+
+
+@pytest.mark.parametrize(("times", "named"), [(2, True), (3, False)])
+def test_parameters_that_are_added_up_twice_are_named(times: int, named: bool) -> None:
+    """The first three coordinates are those of tied weights."""
+    total = [a + b for a, b in zip(*TIED, strict=True)]
+    applied = [*(times * value for value in total[:3]), *total[3:]]
+    merged = step(applied, applied, left=TIED)
+    assert merged.ledger is None
+    evaluation = judged([merged])
+    assert accused(evaluation) == ({"reduction.world_size": 1} if named else {})
+    if named:
+        (finding,) = (f for f in evaluation.findings if f.rule == "reduction.world_size")
+        assert "by 1 in some parameters and by 2 in others" in finding.summary
+
+
 @pytest.mark.parametrize(
     ("applied", "left", "reason"),
     [
@@ -516,3 +533,17 @@ def test_which_of_several_losses_a_gradient_outside_ddp_belongs_to_is_not_known(
     ]
     coverage = judged([facts(*ranks)]).coverage["reduction.world_size"]
     assert coverage.startswith("not_measured: gradients of parameters outside")
+
+
+def test_an_all_reduce_of_what_ddp_has_averaged_is_not_blamed_on_the_loss() -> None:
+    """A loss that is multiplied by R, rightly: the loop adds up equal gradients afterwards."""
+    of_all = term(10, 2 / 20, "sum", coefficient=2 / 20)
+    sent = [
+        record([of_all], sync="averaged", wrapper="ddp", collectives_after=4, post_factor=2.0)
+        for _ in range(2)
+    ]
+    evaluation = judged([facts(*sent)])
+    assert accused(evaluation) == {"reduction.world_size": 1}
+    (found,) = evaluation.findings
+    assert "multiplies the gradients by 2 after the wrapper has averaged them" in found.summary
+    assert "no further all-reduce" in found.fix

@@ -9,7 +9,8 @@ import pytest
 from gradledger.observers.parameter_updates import ALL_UNTIL, replica_indices
 from gradledger.records import Replica, Samples, StepRecord
 from gradledger_monitor.model.findings import EvaluationResult, Finding
-from gradledger_monitor.rules.ddp.replica_drift import (
+from gradledger_monitor.model.ranks.topology import NORMALISED
+from gradledger_monitor.rules.ddp.trained_apart import (
     ALONE,
     ALONE_AND_COMMUNICATES,
     CHANGED,
@@ -206,6 +207,34 @@ def test_what_may_be_for_a_log_or_of_the_parameters_is_no_copy_of_gradients(
     evaluation = copies(*shares, **more)
     assert finding(evaluation) is None
     assert evaluation.coverage[DRIFT] == f"not_measured: {reason}"
+
+
+@pytest.mark.parametrize(
+    ("counts", "divisor", "named"),
+    [
+        ((10, 30), 40, True),  # the tokens of all ranks
+        ((10, 30), 20, True),  # their mean: DDP would average
+        ((10, 30), 35, False),
+        ((20, 20), 40, False),  # a factor of the ranks shows nothing alone
+    ],
+)
+def test_a_loss_over_the_tokens_of_all_ranks_needs_their_combined_gradient(
+    counts: tuple[int, int], divisor: int, named: bool
+) -> None:
+    alone: dict[str, Any] = {"samples": None, "sync": "none", "post_factor": 1.0}
+    steps = []
+    for number in range(1, 6):
+        prints = EQUAL if number == 1 else ALL
+        sent = [one_rank(number, r, prints[r], **alone) for r in (0, 1)]
+        for each, tokens in zip(sent, counts, strict=True):
+            each.micro_batches[0].terms = [term(tokens, 1 / divisor, "sum")]
+        steps.append(facts(*sent))
+    assert (steps[-1].factor_unmeasured == NORMALISED) is named
+    found = finding(judged(steps))
+    assert (found is not None) is named
+    if found is not None:
+        assert (found.severity, found.first_step) == ("warning", 5)
+        assert "5 windows" in found.summary
 
 
 def test_replicas_that_drift_once_gradients_are_not_combined_any_more_are_in_doubt() -> None:

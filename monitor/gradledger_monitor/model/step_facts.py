@@ -288,6 +288,9 @@ class StepFacts:
                 return record.missing["clip_norm"]  # the factor may include a clipping
             if any(e.op == "clip_norm" and e.norm is None for e in record.events):
                 return "the norm that the gradients were clipped with was not read"
+        weighed = self.applied_by_rank, self.shared_factors, self.tolerance
+        if not (self.averaged or self.record.wrapper) and topology.divide_by_all(*weighed):
+            return topology.NORMALISED
         terms = (t for _, m in chain.from_iterable(self.applied_by_rank.values()) for t in m.terms)
         return next((t.missing["scale"] for t in terms if "scale" in t.missing), None)
 
@@ -343,17 +346,10 @@ class StepFacts:
                     counted = _tokens_and_weight(term, part)
                     if counted is not None:
                         tokens, weight = counted
+                        size = abs(weight) * factor
                         terms.append(
                             WeightedTerm(
-                                rank,
-                                index,
-                                name,
-                                tokens,
-                                abs(weight) * factor,
-                                term,
-                                weight > 0,
-                                part,
-                                factor,
+                                rank, index, name, tokens, size, term, weight > 0, part, factor
                             )
                         )
         return terms

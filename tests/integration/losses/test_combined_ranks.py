@@ -13,7 +13,7 @@ import torch
 
 from gradledger_monitor.model.chart_metrics import chart_metrics
 from gradledger_monitor.model.step_facts import StepFacts
-from gradledger_monitor.rules.ddp.replica_drift import ALONE_AND_COMMUNICATES
+from gradledger_monitor.rules.ddp.trained_apart import ALONE_AND_COMMUNICATES
 from helpers.ranks import play
 from helpers.training import (
     Truth,

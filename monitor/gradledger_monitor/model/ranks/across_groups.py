@@ -1,32 +1,35 @@
-"""What a loop did to the gradients that DDP averaged over groups of ranks: data parallelism in two
-dimensions, of which DDP holds one.
+"""What a loop did to the gradients that a wrapper averaged over groups of ranks: data parallelism
+in two dimensions, of which DDP or FSDP2 holds one.
 
-The ranks of a group have one gradient after backward, its average ``x_g``. If all ranks step on the
-same gradient ``y`` afterwards, and ``y = c * (sum of x_g over the groups)``, the loop has combined
-the groups, and all ranks train one model: c = 1 / (number of groups) averages them.
+After backward, a group has one gradient, its average ``x_g``: each rank all of it, or its shard. If
+the ranks of one place in each group step on the same ``y`` afterwards, and ``y = c * (sum of x_g
+over the groups)``, the loop has combined the groups, and all ranks train one model: c = 1 / (number
+of groups) averages them.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 
 from msgspec.structs import replace
 
 from gradledger_monitor.ingest.schema import StepRecord
 from gradledger_monitor.model.clipping import clipping_of_window
+from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.ranks.manual_all_reduce import (
+    NO_SUM,
     UNSEEN,
     ManualAllReduce,
     RecordsByRank,
     fit,
     tolerance_of,
-    values_of,
 )
 from gradledger_monitor.model.ranks.rows import are_equal
 
 OF_GROUPS = (
-    "DDP averages the gradients of groups of ranks, and the loop communicates and changes them "
-    "afterwards: {}"
+    "the wrapper averages the gradients of groups of ranks, and the loop communicates and changes "
+    "them afterwards: {}"
 )
 
 
@@ -61,29 +64,43 @@ def with_groups(
         else (),
         of_groups=len(groups),
     )
-    return {rank: replace(r, data_group=[]) for rank, r in records.items()}, all_reduce
+    return {r: _of_all(each, len(groups)) for r, each in records.items()}, all_reduce
+
+
+def _of_all(record: StepRecord, groups: int) -> StepRecord:
+    """As of one group. Of each shard, every group has a copy now, whose norm would count again."""
+    norm = number(record.norm)
+    if record.sharded and norm is not None:
+        norm /= math.sqrt(groups)
+    return replace(record, data_group=[], norm=norm)
 
 
 def _may_combine(record: StepRecord) -> bool:
-    """Whether the loop changed what DDP averaged over a group, and not by one factor."""
-    if record.wrapper != "ddp" or record.sync != "averaged" or record.skipped:
+    """Whether the loop changed what was averaged over a group, and not by one factor."""
+    if record.wrapper not in ("ddp", "fsdp2") or record.sync != "averaged" or record.skipped:
         return False
-    others = record.outside or record.divisors or "replica" in record.missing
+    others = (
+        len(record.tensor_group) > 1
+        or record.outside
+        or record.divisors
+        or "replica" in record.missing
+    )
     communicates = record.data_group and record.collectives_after
     return bool(communicates and record.post_factor is None and record.changed and not others)
 
 
 def _combination(records: RecordsByRank, groups: list[list[int]]) -> ManualAllReduce:
+    """What was done to the ranks of one place in each group: these hold the same parameters."""
     samples = {rank: r.samples for rank, r in records.items() if r.samples is not None}
     if len(samples) < len(records) or len({len(group) for group in groups}) > 1:
         return ManualAllReduce(reason=UNSEEN)
     tolerance = tolerance_of(list(records.values()))
-    for group in groups:
-        for rows in values_of([samples[rank] for rank in group]):
-            if len({len(row) for row in rows}) > 1:
-                return ManualAllReduce(reason=UNSEEN)
-            if not all(are_equal(column, tolerance) for column in zip(*rows, strict=True)):
-                return ManualAllReduce(reason=UNSEEN)  # DDP does not hold what was sampled
-    first = [group[0] for group in groups]
-    clippings = [clipping_of_window(records[rank]) for rank in first]
-    return fit(first, [samples[rank] for rank in first], clippings, tolerance)
+    fits = []
+    for ranks in map(list, zip(*groups, strict=True)):
+        clippings = [clipping_of_window(records[rank]) for rank in ranks]
+        fits.append(fit(ranks, [samples[rank] for rank in ranks], clippings, tolerance))
+    factors = [each.factors_of(len(groups)) for each in fits if each.is_known]
+    if len(factors) < len(fits):
+        return next(each for each in fits if not each.is_known)
+    alike = all(are_equal(column, tolerance) for column in zip(*factors, strict=True))
+    return fits[0] if alike else ManualAllReduce(reason=NO_SUM)

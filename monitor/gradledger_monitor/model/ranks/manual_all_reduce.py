@@ -31,6 +31,7 @@ from gradledger_monitor.ingest.schema import Samples, StepRecord
 from gradledger_monitor.model import tolerances
 from gradledger_monitor.model.clipping import clipping_of_window
 from gradledger_monitor.model.numbers import number
+from gradledger_monitor.model.ranks.held_in_parts import exchange_activations, parts_of
 from gradledger_monitor.model.ranks.rows import (
     MIN_COORDINATES,
     Rows,
@@ -85,6 +86,10 @@ class ManualAllReduce:
     again: float = 1.0
     times: int = 0
     repeats: int = 0  # how often they were combined before the last time, without any effect
+    # By what the sum is multiplied in some parameters, and in others: numbers that no loop intends.
+    unequal: tuple[float, ...] = ()
+    # Ranks that hold copies of other parameters than the remaining ones, beside those of all ranks.
+    parts: tuple[tuple[int, ...], ...] = ()
     partly: bool = False  # some coordinates were combined, and others were not
     moved: bool = False  # of gradients that the loop keeps in its own buffers until the step
     of_groups: int = 0  # how many groups of ranks it combined, over each of which DDP averages
@@ -93,7 +98,7 @@ class ManualAllReduce:
     @property
     def is_combined(self) -> bool:
         """Whether the loop is known to combine gradients of the ranks, in whatever way."""
-        partly = self.partly or bool(self.early or self.groups or self.scales)
+        partly = self.partly or bool(self.early or self.groups or self.scales or self.unequal)
         return partly or self.is_known
 
     @property
@@ -129,6 +134,8 @@ def infer(records: RecordsByRank) -> ManualAllReduce | None:
         rough = fit(list(records), samples, clippings, tolerances.SAMPLE_HALF)
         if rough.factor is not None:
             result, tolerance = dataclasses.replace(rough, rounded=True), tolerances.SAMPLE_HALF
+    if result.reason == DIFFERENT and exchange_activations(rows):
+        result = _by_parts(list(records), samples, clippings, tolerance) or result
     if not result.is_known:
         return _unknown_after_early(result, rows, early)
     if all(r.own_sums for r in rows):  # one sum of what each rank has computed: nothing is anew
@@ -354,7 +361,31 @@ def _by_two_factors(before: Rows, applied: list[float], tolerance: float) -> Man
     return ManualAllReduce(
         reason=f"the sum of the ranks' gradients is multiplied by {high:.4g} in some parameters "
         f"and by {low:.4g} in others"
-        + ("; an all-reduce that has some of them twice does so" if twice else "")
+        + ("; an all-reduce that has some of them twice does so" if twice else ""),
+        unequal=factors if twice else (),
+    )
+
+
+def _by_parts(
+    ranks: list[int], samples: list[Samples], clippings: list[float], tolerance: float
+) -> ManualAllReduce | None:
+    """What was done to parameters of all ranks and to those that groups hold; None if unproved."""
+    before, at_step = values_of(samples)
+    applied = [[v / c for v in values] for values, c in zip(at_step, clippings, strict=True)]
+    parts = parts_of(before, applied, tolerance, lambda b, a: sum_of(b, a, tolerance).factor)
+    if parts is None:
+        return None
+    groups = tuple(tuple(ranks[i] for i in group) for group in parts.groups)
+    if are_equal([parts.of_all, parts.of_groups], tolerance):
+        return ManualAllReduce(factor=parts.of_all, parts=groups)
+    counts = (len(ranks), len(groups), len(groups[0]))
+    ratio = parts.of_groups / parts.of_all
+    by_count = any(abs(ratio / n - 1) <= tolerance for c in counts for n in (c, 1 / c))
+    return ManualAllReduce(
+        reason=f"the sum of the ranks' gradients is multiplied by {parts.of_all:.4g} in parameters "
+        f"that all ranks hold, and by {parts.of_groups:.4g} in those of groups of ranks",
+        unequal=(parts.of_all, parts.of_groups) if by_count else (),
+        parts=groups,
     )
 
 

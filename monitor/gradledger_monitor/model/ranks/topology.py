@@ -27,6 +27,10 @@ PEERS = (
     "several groups of ranks each hold a whole model in parts, and no wrapper combines their "
     "gradients: whether the loop does is not seen"
 )
+NORMALISED = (
+    "the loss of each rank is divided by the tokens of all ranks, and their gradients are not "
+    "combined"
+)
 OTHER_DATA = (
     "ranks that hold parts of one model have different targets: parts of one sequence, which is "
     "right, or different data, which is not"
@@ -246,6 +250,33 @@ def rescaled_later(applied: Sequence[tuple[int, MicroBatch]]) -> dict[int, float
         factor = number(micro_batch.rescaled)
         product *= 1.0 if factor is None else factor
     return factors
+
+
+def divide_by_all(
+    applied: Mapping[int, Sequence[tuple[int, MicroBatch]]],
+    factors: Mapping[int, float],
+    tolerance: float,
+) -> bool:
+    """Whether each rank divides its loss by the tokens of all ranks, or by their mean over ranks.
+
+    ``applied`` are the micro-batches of each rank, ``factors`` those on its gradients afterwards.
+    False if all have equally many tokens, which shows nothing.
+    """
+    counts, divisors = [], []
+    for rank, pairs in applied.items():
+        terms = [term for _, m in pairs for term in m.terms if not term.penalty]
+        if len({term.kind for term in terms}) != 1:
+            return False
+        weights = [(float(t.tokens or 0), float(t.weight or 0.0)) for t in terms]
+        balance = factors[rank] * math.fsum(n * abs(weight) for n, weight in weights)
+        counts.append(math.fsum(n for n, _ in weights))
+        if not balance or not counts[-1]:
+            return False
+        divisors.append(counts[-1] / balance)
+    if len(set(counts)) < 2:
+        return False
+    expected = (math.fsum(counts), math.fsum(counts) / len(counts))
+    return any(all(abs(d - n) <= tolerance * n for d in divisors) for n in expected)
 
 
 def steps_along(optimizer: str, records: Mapping[int, StepRecord]) -> bool:

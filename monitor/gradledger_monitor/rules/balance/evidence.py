@@ -68,6 +68,14 @@ def excess_of_combination(facts: StepFacts) -> int | float | None:
     return next((each for each in (parts, 1 / parts) if near(each)), None)
 
 
+def multiplied_later(facts: StepFacts, number: float) -> bool:
+    """Whether the loop multiplies by that what the wrapper has averaged, without the loss scale."""
+    if not facts.averaged or facts.all_reduce is not None or facts.factor_unmeasured:
+        return False
+    factor = facts.shared_factors[facts.lowest_rank] * (facts.scale or 1.0)
+    return Near(factor, facts.tolerance)(number)
+
+
 def reductions(objective: Objective) -> set[str]:
     """The reductions of its terms: "mean", "sum", "none"."""
     return {term.loss_term.reduction for term in objective.terms}

@@ -30,6 +30,7 @@ from gradledger_monitor.rules.balance.evidence import (
     is_undivided_alone,
     is_undivided_coefficient,
     is_weight,
+    multiplied_later,
     reductions,
 )
 from gradledger_monitor.rules.balance.history import (
@@ -198,6 +199,8 @@ def _by_ranks(
         return None
     k = facts.micro_batches_of(objective)
     may_lack_k = k == ranks
+    if multiplied_later(facts, ranks):
+        return Diagnosis("world", objective=objective, ratio=ranks)
     if coefficient_explains(facts, objective, balance):
         has_k = is_reduced_by_mean(objective) and is_divided_by(objective, k)
         if not may_lack_k or has_k:

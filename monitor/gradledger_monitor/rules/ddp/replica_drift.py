@@ -9,10 +9,17 @@ from gradledger_monitor.model.clipping import clipping_of_window
 from gradledger_monitor.model.findings import Doubt, Outcome
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.ranks.manual_all_reduce import ManualAllReduce, norms_differ
+from gradledger_monitor.model.ranks.topology import NORMALISED
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.ddp.common import SEVERAL_RANKS, averages_models, may_be_divided
 from gradledger_monitor.rules.ddp.groups_apart import GroupsApart, shown
 from gradledger_monitor.rules.ddp.replicas import SAME, Replicas, differ_by, listed
+from gradledger_monitor.rules.ddp.trained_apart import (
+    ALONE,
+    ALONE_AND_COMMUNICATES,
+    CHANGED,
+    NO_LONGER,
+)
 from gradledger_monitor.rules.definition import DEFAULTS, Parameter
 from gradledger_monitor.rules.number_text import significant
 from gradledger_monitor.rules.rule import (
@@ -79,7 +86,8 @@ class ReplicaDrift(Rule):
     With an all-reduce by hand: gradients are combined, but some parameters are left out; only the
     ranks of a group combine theirs; each rank scales the sum by its own number; or the replicas
     start from different weights. A warning: as many numbers as there are gradients are
-    all-reduced before the step, but each rank steps on the gradients that it computed.
+    all-reduced before the step, or each rank divides its loss by the tokens of all ranks, but each
+    rank steps on the gradients that it computed.
 
     **Why it matters**
 
@@ -124,6 +132,7 @@ class ReplicaDrift(Rule):
         _combined=bool,
         _changed=bool,
         _copies=int,
+        _normalised=int,
     )
 
     def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
@@ -136,6 +145,7 @@ class ReplicaDrift(Rule):
         self._averaging = False  # the parameters have been averaged
         self._combined = False  # gradients have been combined over all ranks
         self._changed = False  # something else than the optimizer has changed the parameters
+        self._normalised = 0  # windows in a row whose loss was divided by the tokens of all ranks
         self._copies = 0  # windows in a row with an all-reduce of all gradients, which none used
 
     def evaluate(self, window: Window) -> Outcome:
@@ -263,6 +273,8 @@ class ReplicaDrift(Rule):
             return OK
         if not combined.is_combined:
             return not_measured(combined.reason)
+        if combined.parts and combined.is_known and not replicas.drifted:
+            return ok("groups of ranks hold other parameters than the rest")
         if may_be_divided(facts):
             return not_measured("the ranks may hold parts of one model, and not replicas")
         if combined.groups and (self._in_groups < self.windows or replicas.differed_at_start):
@@ -294,12 +306,16 @@ class ReplicaDrift(Rule):
         self._changed |= all(record.models is not None for record in records)
         reduced = [number(record.reduced_share) or 0.0 for record in records]
         self._copies = self._copies + 1 if min(reduced) >= 1 else 0
+        together = facts.factor_unmeasured == NORMALISED
+        self._normalised = self._normalised + 1 if together else 0
         if not replicas.drifted or replicas.equal_again or facts.missing_ranks:
             return not_applicable("no DDP model")
         if self._changed:
             return Doubt("not_measured", CHANGED)
         if self._copies >= self.windows and len(facts.run.optimizers) == 1:
             return self._of_copies()
+        if self._normalised >= self.windows:
+            return self._of_all_tokens()
         if self._combined:
             return Doubt("not_measured", NO_LONGER)
         communicates = any(record.collectives_after for record in records)
@@ -318,6 +334,21 @@ class ReplicaDrift(Rule):
             "and each rank is meant to train its own model, it is intended.",
             FIX_COPIES,
             windows=self._copies,
+            parameters=listed(replicas.drifted)[:16],
+            parameters_total=replicas.total,
+        )
+
+    def _of_all_tokens(self) -> Outcome:
+        replicas = self._replicas
+        return finding(
+            "warning",
+            "The loss is divided by the tokens of all ranks, whose gradients are not combined",
+            f"In the last {counted(self._normalised, 'window')}, each rank divided its loss by the "
+            "tokens of all ranks, or by their mean, as the combined gradient needs, and stepped on "
+            f"its own gradients. {_share(replicas.drifted, replicas.total)} between the ranks, and "
+            "were equal at first. If the ranks average their models later, it is intended.",
+            FIX_BY_HAND,
+            windows=self._normalised,
             parameters=listed(replicas.drifted)[:16],
             parameters_total=replicas.total,
         )
@@ -352,30 +383,6 @@ class ReplicaDrift(Rule):
             f"different on each rank, or something else changes the parameters{_rates(facts)}.",
             FIX_BY_HAND,
         )
-
-
-ALONE = (
-    "the ranks combine no gradients, and parameters that were equal on all of them differ now: "
-    "whether each rank is meant to train its own model is not known"
-)
-
-ALONE_AND_COMMUNICATES = (
-    "the ranks communicate before the step, but each steps on the gradients that it computed, and "
-    "parameters that were equal on all of them differ now: whether each rank is meant to train its "
-    "own model, or the loop combined copies of the gradients, is not known"
-)
-
-
-CHANGED = (
-    "the ranks combine no gradients, and something besides the optimizer changes their parameters, "
-    "which stay different on each rank: whether it limits them, or mixes those of several ranks, "
-    "as elastic and gossip averaging do, is not known"
-)
-NO_LONGER = (
-    "the ranks combined their gradients in earlier steps, and do not any more; parameters that "
-    "were equal on all of them differ now: whether they are averaged later, as in local SGD, is "
-    "not known"
-)
 
 
 def _not_averaged(parameters: Sized, total: int) -> str:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.objectives import Objective
+from gradledger_monitor.model.ranks.manual_all_reduce import ManualAllReduce
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.tolerances import WEIGHT_HALF
-from gradledger_monitor.rules.balance.evidence import Near
+from gradledger_monitor.rules.balance.evidence import Near, multiplied_later
 from gradledger_monitor.rules.balance.patterns import NORMALISED
 from gradledger_monitor.rules.gradient_scale_effects import constant_factor_effect
 from gradledger_monitor.rules.number_text import significant
@@ -48,8 +49,13 @@ FIX_BY_HAND_SUM = """\
 # after the last backward, for each parameter p:
 dist.all_reduce(p.grad)                    # the sum: the loss is divided for all ranks already"""
 
+FIX_AVERAGED = """\
+loss.backward()                            # DDP and FSDP average the gradients here
+optimizer.step()                           # no further all-reduce of them, and no factor"""
+
 FIX_ACROSS_GROUPS = """\
-# after the last backward, for each parameter p; across: one rank of each DDP group
+# after the last backward, for each parameter p; across: one rank of each group (FSDP2:
+# p.grad.to_local(), among the ranks that hold the same shard)
 dist.all_reduce(p.grad, group=across)
 p.grad /= dist.get_world_size(across)"""
 
@@ -80,6 +86,17 @@ FIX_OUTSIDE = """\
 dist.all_reduce(p.grad)
 p.grad /= dist.get_world_size()"""
 
+FIX_ONCE = """\
+# after the last backward; model.parameters() has tied weights once, that of each module twice
+for parameter in model.parameters():
+    dist.all_reduce(parameter.grad)
+    parameter.grad *= factor               # the same number for all of them"""
+
+FIX_PARTS = """\
+for parameter in model.parameters():       # after the last backward
+    dist.all_reduce(parameter.grad, group=holders(parameter))    # the ranks with a copy
+    parameter.grad /= dist.get_world_size()       # all ranks, whose tokens reach each expert"""
+
 FIX_COPIES = """\
 for parameter in experts.parameters():    # of the wrapper over fewer ranks, before the step
     parameter.grad *= dist.get_world_size(experts.process_group) / dist.get_world_size()"""
@@ -89,13 +106,19 @@ def _no_mistake_of_ranks(window: Window) -> Outcome | None:
     """The outcome for one rank, or if the balance shows no mistake."""
     if window.facts.run.world_size == 1:
         return not_applicable("one rank")
-    return None if _divisors(window.facts) else no_mistake(window)
+    facts = window.facts
+    return None if _divisors(facts) or _unequal(facts) else no_mistake(window)
 
 
 def _divisors(facts: StepFacts) -> list[float]:
     """What the wrapper divides the gradients of different parameters by, if that differs."""
     divisors = [float(each) for each in facts.record.divisors] if facts.averaged else []
     return divisors if len(divisors) > 1 else []
+
+
+def _unequal(facts: StepFacts) -> ManualAllReduce | None:
+    """What a loop did that multiplies the ranks' gradients of some parameters by another number."""
+    return facts.all_reduce if facts.all_reduce is not None and facts.all_reduce.unequal else None
 
 
 SEVERAL_LOSSES = (
@@ -116,7 +139,9 @@ class WorldSize(Rule):
     differ between parameters over the same ranks are reported, too, and DDP models over different
     numbers of ranks that exchange activations, such as experts and the rest of a model. Beside a
     DDP or FSDP2 model, a loop may all-reduce the gradients of parameters outside the wrapper
-    itself: they must be divided by the same number.
+    itself: they must be divided by the same number. So must all gradients that a loop without a
+    wrapper combines: if those of some parameters are R times as large, it combines them twice, and
+    experts need the divisor of the rest although fewer ranks hold them.
 
     **Why it matters**
 
@@ -154,6 +179,9 @@ class WorldSize(Rule):
             return _outside(window.facts, divisors)
         if divisors:
             return _unequal_divisors(divisors, window.facts.record.wrapper == "ddp")
+        unequal = _unequal(window.facts)
+        if unequal is not None:
+            return _of_parts(unequal) if unequal.parts else _twice(unequal, ranks)
         added = diagnosed(window, "term_world")
         if added is not None and added.objective is not None:
             return _added(window, added.objective)
@@ -215,6 +243,40 @@ def _unequal_divisors(divisors: list[float], by_ddp: bool) -> Outcome:
     )
 
 
+def _twice(all_reduce: ManualAllReduce, ranks: int) -> Outcome:
+    low, high = map(significant, all_reduce.unequal)
+    return finding(
+        "warning",
+        f"Some gradients are {ranks} times as large as the rest, as if all-reduced twice",
+        f"The loop multiplies the sum of the ranks' gradients by {low} in some parameters and by "
+        f"{high} in others: {ranks} times as much, which is the number of ranks. An all-reduce "
+        "that has some parameters twice, such as tied weights, or that leaves out their division, "
+        "does this.",
+        FIX_ONCE,
+        factors=list(all_reduce.unequal),
+        world_size=ranks,
+    )
+
+
+def _of_parts(all_reduce: ManualAllReduce) -> Outcome:
+    of_all, of_groups = all_reduce.unequal
+    groups = "; ".join(", ".join(map(str, group[:8])) for group in all_reduce.parts[:8])
+    size = "large" if of_groups > of_all else "small"
+    times = significant(max(of_groups / of_all, of_all / of_groups))
+    return finding(
+        "warning",
+        "Gradients of parameters that groups of ranks hold are divided by another number",
+        f"The loop multiplies the sum of the ranks' gradients by {significant(of_all)} in "
+        f"parameters that all ranks hold, and by {significant(of_groups)} in those that groups of "
+        f"ranks hold ({groups}), such as experts. The ranks communicate within backward: where "
+        "they exchange activations, the tokens of all of them reach both, and the latter are "
+        f"{times} times too {size} compared with the rest.",
+        FIX_PARTS,
+        factors=list(all_reduce.unequal),
+        groups=[list(group) for group in all_reduce.parts[:16]],
+    )
+
+
 def _added(window: Window, objective: Objective) -> Outcome:
     ranks, objectives = window.facts.run.world_size, window.facts.objectives
     name, main = objective_name(objective, objectives), objective_name(objectives[0], objectives)
@@ -249,6 +311,8 @@ def _ambiguous(window: Window, ranks: int) -> Outcome:
 
 
 def _fix(window: Window) -> str:
+    if multiplied_later(window.facts, window.facts.run.world_size):
+        return FIX_AVERAGED
     if window.facts.divisor is not None:
         return fix_of_tokens(FIX_BY_DIVISOR, window.balance.objective)
     if _weighs_ranks(window.facts):
@@ -281,11 +345,12 @@ def _cause(window: Window) -> str:
     loop_factor, excess = window.facts.all_reduce_factor, window.balance.ratio
     groups = _groups(window.facts)
     if loop_factor is not None and groups:
+        wrapper = "FSDP2" if window.facts.record.wrapper == "fsdp2" else "DDP"
         of_groups = loop_factor * window.facts.run.world_size / groups
         return (
-            f": DDP averages over each of {groups} groups of ranks, and the loop multiplies the "
-            f"sum of their gradients by {significant(of_groups)}; the right factor for this loss "
-            f"is {significant(of_groups / excess)}"
+            f": {wrapper} averages over each of {groups} groups of ranks, and the loop multiplies "
+            f"the sum of their gradients by {significant(of_groups)}; the right factor for this "
+            f"loss is {significant(of_groups / excess)}"
         )
     if loop_factor is not None:
         near = Near(loop_factor, window.facts.tolerance)  # the samples are rounded
@@ -300,6 +365,12 @@ def _cause(window: Window) -> str:
         return (
             f": FSDP divides the sum of the ranks' gradients by {significant(divisor)}; this loss "
             f"needs a division by {significant(divisor * excess)}"
+        )
+    if multiplied_later(window.facts, window.facts.run.world_size):
+        return (
+            f": the loop multiplies the gradients by {window.facts.run.world_size} after the "
+            "wrapper has averaged them, as an all-reduce does that adds up what is equal on all "
+            "ranks"
         )
     operation = "division" if excess < 1 else "multiplication"
     if _weighs_ranks(window.facts):

@@ -1,0 +1,81 @@
+"""Parameters that groups of ranks hold beside those of all ranks: experts, whose tokens come from
+all ranks of a model.
+
+The loop combines the gradients of the former over their copies, the ranks of a group, and the rest
+over all ranks: the samples show by what it multiplies each sum. Where ranks exchange activations,
+the gradient of an expert is a sum over the tokens of all ranks that exchange them, so the two
+numbers must be equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from gradledger_monitor.ingest.schema import StepRecord
+from gradledger_monitor.model.numbers import number
+from gradledger_monitor.model.ranks.rows import Rows, are_equal
+
+FactorOf = Callable[[Rows, list[float]], float | None]
+
+
+class Parts(NamedTuple):
+    """By what the loop multiplied the sums over all ranks, and those over the groups."""
+
+    of_all: float
+    of_groups: float
+    groups: list[list[int]]  # of ranks by their index; at least two in each
+
+
+def exchange_activations(rows: Sequence[StepRecord]) -> bool:
+    """Whether ranks with other data each communicate within backward, and combine gradients later.
+
+    Ranks of tensor parallelism communicate there, too, but have the same data.
+    """
+    inside = all(
+        row.wrapper is None and any(m.collectives for m in row.micro_batches) for row in rows
+    )
+    after = all(row.collectives_after for row in rows)
+    prints = [tuple(number(m.fingerprint) for m in row.micro_batches) for row in rows]
+    constant = any(m.constant_target for row in rows for m in row.micro_batches)
+    if constant or any(None in each for each in prints):
+        return False
+    return inside and after and len(set(prints)) == len(rows)
+
+
+def parts_of(before: Rows, applied: Rows, tolerance: float, factor_of: FactorOf) -> Parts | None:
+    """What was combined over all ranks, and what over groups of them; None if nothing shows it.
+
+    ``factor_of`` returns by what a sum of rows was multiplied.
+    """
+    columns = range(len(applied[0]))
+    shared = [i for i in columns if are_equal([row[i] for row in applied], tolerance)]
+    held = [i for i in columns if i not in shared]
+    of_all = factor_of(_at(shared, before), _at(shared, applied)[0])
+    own, left = _at(held, before), _at(held, applied)
+    groups = _equal_rows(left, tolerance)
+    if of_all is None or min(map(len, groups)) < 2 or len(set(map(len, groups))) > 1:
+        return None
+    factors = [factor_of([own[i] for i in group], left[group[0]]) for group in groups]
+    measured = [factor for factor in factors if factor is not None]
+    if len(measured) < len(factors) or not are_equal(measured, tolerance):
+        return None
+    return Parts(of_all, measured[0], groups)
+
+
+def _at(columns: Sequence[int], rows: Rows) -> Rows:
+    return [[row[column] for column in columns] for row in rows]
+
+
+def _equal_rows(rows: Rows, tolerance: float) -> list[list[int]]:
+    """The rows by their index; equal ones are together."""
+    groups: list[list[int]] = []
+    for index, row in enumerate(rows):
+        for group in groups:
+            pairs = zip(row, rows[group[0]], strict=True)
+            if all(are_equal(pair, tolerance) for pair in pairs):
+                group.append(index)
+                break
+        else:
+            groups.append([index])
+    return groups

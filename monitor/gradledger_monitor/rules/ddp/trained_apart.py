@@ -1,0 +1,26 @@
+"""Why it is not known whether ranks that combine no gradients are meant to train one model."""
+
+from __future__ import annotations
+
+ALONE = (
+    "the ranks combine no gradients, and parameters that were equal on all of them differ now: "
+    "whether each rank is meant to train its own model is not known"
+)
+
+ALONE_AND_COMMUNICATES = (
+    "the ranks communicate before the step, but each steps on the gradients that it computed, and "
+    "parameters that were equal on all of them differ now: whether each rank is meant to train its "
+    "own model, or the loop combined copies of the gradients, is not known"
+)
+
+
+CHANGED = (
+    "the ranks combine no gradients, and something besides the optimizer changes their parameters, "
+    "which stay different on each rank: whether it limits them, or mixes those of several ranks, "
+    "as elastic and gossip averaging do, is not known"
+)
+NO_LONGER = (
+    "the ranks combined their gradients in earlier steps, and do not any more; parameters that "
+    "were equal on all of them differ now: whether they are averaged later, as in local SGD, is "
+    "not known"
+)
