@@ -106,8 +106,8 @@ def test_shards_are_compared_with_those_of_the_same_place(factor: float, balance
     """Ranks 0 and 1 hold the two shards of one copy, ranks 2 and 3 those of the other."""
     sent = ranks(summed(factor), wrapper="fsdp2", sharded=True, norm=3.0)
     for rank, each in enumerate(sent):
-        place = [SHARDS[rank % 2], SHARDS[rank % 2 + 2]]
-        applied = [factor * (a + b) for a, b in zip(*place, strict=True)]
+        pair = [SHARDS[rank % 2], SHARDS[rank % 2 + 2]]
+        applied = [factor * (a + b) for a, b in zip(*pair, strict=True)]
         each.samples = Samples(SHARDS[rank], applied, [])
         each.data_group = [0, 1] if rank < 2 else [2, 3]
     step = facts(*sent)

@@ -473,15 +473,39 @@ def in_pairs(*models: tuple[float, float], data: tuple[float, ...] = (1, 2, 3, 4
 
 def test_groups_that_start_from_one_model_may_be_one_or_several() -> None:
     unknown = (
-        "not_measured: DDP combines the gradients of ranks 0, 1 alone; ranks 2, 3, with other "
-        "data, started from the same parameters: whether all are meant to be one model, or are "
-        "averaged from time to time, is not known"
+        "not_measured: the wrapper combines the gradients of ranks 0, 1 alone; ranks 2, 3, with "
+        "other data, started from the same parameters: whether all are meant to be one model, or "
+        "are averaged from time to time, is not known"
     )
     assert in_pairs((7.0, 7.0)) == unknown
     assert in_pairs((7.0, 7.0), (7.5, 8.5)) == unknown
     assert in_pairs((7.0, 7.0), (7.5, 8.5), (8.0, 8.0)) == "ok"  # something averages them
     assert in_pairs((7.0, 9.0), (7.5, 8.5)) == "ok"  # an ensemble
     assert in_pairs((7.0, 7.0), (7.5, 8.5), data=(1, 2, 1, 2)) == "ok"  # shards of one model
+
+
+def shards_in_pairs(*models: tuple[float, float]) -> str:
+    """The same under FSDP2, whose ranks hold one shard each: the second, another one."""
+    steps = []
+    for number, (one, other) in enumerate(models, start=1):
+        shards = (one, one + 5, other, other + 6)
+        groups = ([0, 1], [0, 1], [2, 3], [2, 3])
+        sent = [
+            rank("sync", number=number, wrapper="fsdp2", data_group=group, parameters=shard)
+            for group, shard in zip(groups, shards, strict=True)
+        ]
+        for index, step_record in enumerate(sent):
+            step_record.sharded = True
+            step_record.micro_batches[0].fingerprint = 10 * number + index
+        steps.append(facts(*sent))
+    return judged(steps).coverage[DRIFT]
+
+
+def test_groups_of_shards_are_compared_by_their_first_ranks() -> None:
+    apart = shards_in_pairs((7.0, 7.0), (7.5, 8.5))
+    assert apart.startswith("not_measured: the wrapper combines the gradients of ranks 0, 1 alone")
+    assert "ranks 2, with other data" in apart
+    assert shards_in_pairs((7.0, 9.0), (7.5, 8.5)).startswith("not_applicable")  # an ensemble
 
 
 def test_the_verdict_names_the_ranks_of_other_groups() -> None:

@@ -170,19 +170,32 @@ class Apart(NamedTuple):
 
 
 def apart(records: RecordsByRank, group: Sequence[int]) -> tuple[Apart, ...]:
-    """Ranks of other DDP groups with a loss of other data, and no part of a model to share.
+    """Ranks of other groups of a wrapper, with a loss of other data, and no model parts to share.
 
+    Of FSDP2's groups, those that hold the shards of the group's first rank: others differ anyway.
     Tensor-parallel ranks have the data of a member. What communicates after backward may combine
     gradients, unless each rank only multiplied its own by one number.
     """
-    if any(r.wrapper != "ddp" or _may_combine(r) or _shares(r) for r in records.values()):
+    wrappers = {record.wrapper for record in records.values()}
+    if len(wrappers) > 1 or not wrappers <= {"ddp", "fsdp2"}:
+        return ()
+    if any(_may_combine(r) or _shares(r) for r in records.values()):
         return ()
     of_group = {tuple(_fingerprints(records[rank])) for rank in group if rank in records}
     outside = [(rank, record) for rank, record in records.items() if rank not in group]
     prints = [tuple(_fingerprints(record)) for _, record in outside]
     if not all(of_group) or not all(prints) or not of_group.isdisjoint(prints):
         return ()
-    return tuple(Apart(rank, number(record.parameters)) for rank, record in outside)
+    shard = _shard_index(min(group), records[min(group)]) if wrappers == {"fsdp2"} else None
+    return tuple(
+        Apart(rank, number(record.parameters))
+        for rank, record in outside
+        if shard is None or _shard_index(rank, record) == shard
+    )
+
+
+def _shard_index(rank: int, record: StepRecord) -> int:
+    return sorted(record.data_group).index(rank) if rank in record.data_group else -1
 
 
 def _may_combine(record: StepRecord) -> bool:

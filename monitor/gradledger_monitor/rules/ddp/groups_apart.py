@@ -1,4 +1,4 @@
-"""Groups of ranks under DDP that began with one model, and may train several."""
+"""Groups of ranks under DDP or FSDP2 that began with one model, and may train several."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ class GroupsApart:
     def add(self, facts: StepFacts) -> None:
         """The fingerprints of one window."""
         others = [rank.parameters for rank in facts.run.apart]
-        values = [number(record.parameters) for record in facts.records.values()]
+        sharded = facts.record.wrapper == "fsdp2"  # the others of the group hold other shards
+        members = [facts.record] if sharded else facts.records.values()
+        values = [number(record.parameters) for record in members]
         measured = [value for value in (*values, *others) if value is not None]
         if not others or len(measured) < len(values) + len(others):
             return
@@ -48,9 +50,9 @@ class GroupsApart:
             return None
         group, others = (shown([ranks]) for ranks in self.ranks)
         return not_measured(
-            f"DDP combines the gradients of ranks {group} alone; ranks {others}, with other data, "
-            "started from the same parameters: whether all are meant to be one model, or are "
-            "averaged from time to time, is not known"
+            f"the wrapper combines the gradients of ranks {group} alone; ranks {others}, with "
+            "other data, started from the same parameters: whether all are meant to be one model, "
+            "or are averaged from time to time, is not known"
         )
 
 

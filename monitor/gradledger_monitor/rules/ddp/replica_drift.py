@@ -155,7 +155,8 @@ class ReplicaDrift(Rule):
         ignored = facts.record.outside if wrapper == "fsdp2" else None
         sharded = any(r.sharded for r in facts.records.values())
         if (wrapper not in ("ddp", None) and not ignored) or (sharded and not ignored):
-            return not_applicable("no DDP model")
+            self._groups.add(facts)
+            return self._groups.unknown() or not_applicable("no DDP model")
         self._replicas.add(facts)
         if ignored:
             return self._beside_fsdp2(facts, ignored)
