@@ -69,6 +69,17 @@ def test_a_micro_batch_far_above_the_others_is_named_with_its_rank() -> None:
     assert "a loss of NaN over" in sentence(*CALM, step(7, 1.0, math.nan))
 
 
+def test_a_batch_of_a_loss_that_diverges_does_not_stand_out() -> None:
+    """Its loss is far above that of each batch before, and so was theirs."""
+    growing = [step(7, 1e3), step(8, 1e7), step(9, 1e16), step(10, 1e34)]
+    assert sentence(*CALM, *growing) == ""
+    assert sentence(*CALM, *growing, step(11, math.inf)) == ""
+    assert sentence(*CALM, *growing[:1]) != ""  # the first of them
+    assert sentence(*CALM, step(7, math.inf)) != ""
+    near_zero = [step(number, 0.0) for number in range(1, 7)]
+    assert sentence(*near_zero, step(7, 1.0)) != ""  # above all of them
+
+
 def test_a_micro_batch_that_makes_most_of_the_gradient_is_named_with_its_share() -> None:
     window = step(7, 1.0, 1.0, 1.0, 1.2)
     norms = (1.0, 1.0, 1.0, 8.0)

@@ -113,7 +113,10 @@ def _against_windows_before(
     latest = [abs(loss) for loss in before[-BEFORE:]]
     if len(latest) < BEFORE or only.size <= TIMES_BEFORE * max(latest):
         return None
-    return _evidence(facts, only, median(before), None, "before")
+    usual = median(before)
+    if max(latest) > TIMES_BEFORE * abs(usual):
+        return None  # the loss had left its range before this batch, as it does when it diverges
+    return _evidence(facts, only, usual, None, "before")
 
 
 def _evidence(
