@@ -178,6 +178,21 @@ def test_what_is_not_reduced_explains_later_weights_only_under_fsdp2(
     assert inhibited == (apart.rule if is_cause else None)
 
 
+@pytest.mark.parametrize("cause", ["loss.nonfinite", "norm.nonfinite"])
+@pytest.mark.parametrize("rule", ["norm.spike", "norm.exploding", "norm.vanishing"])
+def test_norms_out_of_range_before_a_value_that_is_not_finite_are_no_symptom(
+    cause: str, rule: str
+) -> None:
+    def between(rule: str, severity: Severity, first: int, last: int) -> Finding:
+        steps = last - first + 1
+        return Finding(rule, 0, severity, first, last, steps, "title", "summary", "fix", {})
+
+    nonfinite = between(cause, "error", 42, 100)
+    for first, expected in ((38, None), (42, cause), (50, cause)):
+        norms = between(rule, "warning", first, first + 3)
+        assert inhibit([nonfinite, norms], rules_by_id())[1].inhibited_by == expected
+
+
 def test_a_run_that_was_never_measured_is_incomplete_with_the_reason() -> None:
     blind = [facts(record(means(10, 30), n, skipped=False, sync="unknown")) for n in (1, 2)]
     evaluation = judged(blind)

@@ -52,8 +52,15 @@ class Nonfinite(Rule):
 
     kind = "T"
     works_on_metric_logs = True
-    inhibits = ("norm.spike", "norm.exploding", "norm.vanishing", "ddp.replica_drift")
-    inhibits_later = ("norm.nonfinite", "loss.diverging")
+    inhibits = ("ddp.replica_drift",)
+    # norms that left their range before are no symptom: they show how it came to this
+    inhibits_later = (
+        "norm.nonfinite",
+        "loss.diverging",
+        "norm.spike",
+        "norm.exploding",
+        "norm.vanishing",
+    )
 
     state = declare(_where=str, _onset=Onset)
 

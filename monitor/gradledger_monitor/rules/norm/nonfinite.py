@@ -46,8 +46,15 @@ class Nonfinite(Rule):
     points_at = ("backward", "loss")
     state = declare(_onset=Onset)
     works_on_metric_logs = True
-    inhibits = ("norm.spike", "norm.exploding", "norm.vanishing", "ddp.replica_drift")
-    inhibits_later = ("loss.nonfinite", "loss.diverging")
+    inhibits = ("ddp.replica_drift",)
+    # norms that left their range before are no symptom: they show how it came to this
+    inhibits_later = (
+        "loss.nonfinite",
+        "loss.diverging",
+        "norm.spike",
+        "norm.exploding",
+        "norm.vanishing",
+    )
 
     def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
         super().__init__(thresholds)
