@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import random
+from statistics import median
 
 import pytest
 
 from gradledger.records import Event, Op
 from gradledger_monitor.model.findings import EvaluationResult, Finding
+from gradledger_monitor.rules.norm.trend import FarthestValues
 from helpers.facts import facts, judged, record, term
+from museum.courses.short_histories import drawn, reported_by
 
 RunHistory = list[tuple[float, float]]  # norm and loss, step by step
 
@@ -88,6 +92,31 @@ def test_a_far_jump_is_reported_after_a_step_if_the_loss_was_up_with_it() -> Non
     assert spike((50.0, 4.0)) is None  # not known yet whether it was this batch alone
     assert spike((50.0, 2.0), BACK) is None
     assert spike((20.0, 4.0), BACK) is None
+
+
+def test_in_a_long_run_a_jump_must_be_beyond_the_reach_of_its_own_jumps() -> None:
+    """One batch far above the others is no error where batches differ as much as that."""
+    heavy = drawn(75, 1060)  # Student's t in the logarithm: at step 1056, 1138 times the average
+    assert max(norm for norm, _ in heavy) > 1000 * median(norm for norm, _ in heavy)
+    assert reported_by(heavy) == set()
+    pick = random.Random(0)
+    light = [(math.exp(x), math.exp(x)) for x in (pick.gauss(0, 0.3) for _ in range(1060))]
+    assert reported_by(light) == set()
+    light[1055] = (50.0, 50.0)
+    assert reported_by(light) == {"norm.spike"}
+
+
+def test_the_reach_of_a_series_follows_from_its_largest_values() -> None:
+    """Of a power law with the exponent 2, a further value is k times the largest in 1 / k ** 2."""
+    values = FarthestValues(200)
+    for number in range(1, 10_001):
+        values.add((10_001 / number) ** 0.5)
+    assert values.reach(0.01) == pytest.approx(100 * (100 * math.log(10_000)) ** 0.5, rel=0.15)
+    few = FarthestValues(3)
+    few.add(2.0)
+    few.add(-1.0)
+    few.add(1.0)
+    assert few.reach(0.01) == 0.0
 
 
 def test_a_loss_that_jumps_and_falls_step_by_step_is_new_data() -> None:

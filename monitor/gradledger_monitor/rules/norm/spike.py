@@ -9,7 +9,7 @@ from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.rules.circumstances import Onset
 from gradledger_monitor.rules.definition import DEFAULTS, Parameter
 from gradledger_monitor.rules.loss.common import OPPOSED, may_be_opposed
-from gradledger_monitor.rules.norm.trend import LogTrend
+from gradledger_monitor.rules.norm.trend import FarthestValues, LogTrend
 from gradledger_monitor.rules.number_text import significant
 from gradledger_monitor.rules.rule import OK, Rule, Window, counted, finding, not_measured
 from gradledger_monitor.rules.state import declare
@@ -18,7 +18,8 @@ FIX = """\
 torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)"""
 
 
-LONGEST = 10.0  # factor of ``extreme`` in the longest runs
+LONG = 1000  # steps from which a run's own jumps show how far its batches reach
+CHANCE = 0.01  # of a healthy run with a jump beyond the reach of those before
 LOSS_UP = 1.2  # times its moving average: a loss below that has not jumped
 BACK = 0.7  # of the loss at a jump: if the next one is below, it was that batch alone
 FALLS = 0.95  # of the loss at a jump: a loss below falls again
@@ -34,16 +35,20 @@ class Spike(Rule):
     From 50 steps on: the logarithm of the norm is more than 4 standard deviations above its
     exponential moving average (0.97 of it from the past), and the norm is more than 3 times that
     average. It is reported if the norm does not return within 10 steps, or if the loss jumps
-    with it, stays up for 3 more steps and does not fall. A jump of norm and loss to more than 30
-    times the average norm, times the root of steps / 50 (at most 10), is reported if the next loss
-    is below 70% of that of the jump: the longer a run, the farther its farthest healthy batch.
+    with it, stays up for 3 more steps and does not fall.
+
+    A jump of norm and loss in one batch is reported if the next loss is below 70% of that of the
+    jump, and if the norm is farther than healthy batches are expected to reach: more than 30 times
+    its average, times the root of steps / 50. From 1,000 steps on, the run's own norms show how far
+    that is: it must be above 30 times its average, and, in standard deviations, above the largest
+    so far times (100 * ln(steps)) ** r. Here r is the Hill estimate of their tail, the mean
+    logarithm of the 16 largest over the smallest of them (B. Hill, 1975).
 
     From 8 steps on: the norm is above 10 times the largest one so far, times the root of
     50 / steps, and the loss is above 3 times the largest so far (or 1). The shorter the history,
     the farther the jump must be: 25 times after 8 steps. With these limits, fewer than 1 of 200
-    healthy runs of 60 steps is reported (`tests/museum/courses/short_histories.py`). Of the
-    300 drawn healthy runs of 10,000 steps by which the limit of long runs was chosen, 8 are
-    (1.4% to 5.2%).
+    healthy runs of 60 steps is reported (`tests/museum/courses/short_histories.py`). Of 900 drawn
+    healthy runs of 10,000 steps, 10 are (0.6% to 2.0%).
 
     **Why it matters**
 
@@ -83,6 +88,7 @@ class Spike(Rule):
     state = declare(
         _norm=LogTrend,
         _loss=LogTrend,
+        _reached=FarthestValues,
         _high=int,
         _loss_up=int,
         _jump=tuple[float, float],
@@ -101,6 +107,7 @@ class Spike(Rule):
     def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
         super().__init__(thresholds)
         self._norm, self._loss = LogTrend(), LogTrend()
+        self._reached = FarthestValues()  # of the norms, in standard deviations
         self._high = 0
         self._loss_up = 0  # steps in a row after a jump with the loss out of its range
         self._jump = (0.0, 0.0)  # the largest norm of the jump, and its ratio to the average
@@ -140,6 +147,7 @@ class Spike(Rule):
         if self._high == 1:
             self._note_spike(window, norm, self._norm.ratio(norm))
         moved = self._moved(out, norm, loss)
+        self._reached.add(self._norm.z(norm))
         if not out:
             self._take(norm, loss)
         if not moved and (self._high <= self.steps or self._loss_falls(loss)):
@@ -259,13 +267,16 @@ class Spike(Rule):
         is_far = out and ratio > self.extreme
         if is_far and not math.isfinite(loss or 0.0):
             return True
-        self._far = is_far and self._loss_up == 1 and ratio > self.extreme * self._length()
+        self._far = is_far and self._loss_up == 1 and self._is_beyond_its_range(norm)
         stays = self._loss_up > self.stays and not self._loss_falls(loss)
         return one_batch or stays
 
-    def _length(self) -> float:
-        """The root of the history's length, relative to the shortest one."""
-        return min(LONGEST, math.sqrt(self._norm.count / self.needed))
+    def _is_beyond_its_range(self, norm: float) -> bool:
+        """Whether no healthy batch of this run is expected to reach this norm."""
+        if self._reached.count >= LONG:
+            return self._norm.z(norm) > self._reached.reach(CHANCE)
+        length = math.sqrt(self._norm.count / self.needed)
+        return self._norm.ratio(norm) > self.extreme * length
 
     def _loss_falls(self, loss: float | None) -> bool:
         """Whether the loss is up since a jump, and falls from there, as it does on new data."""

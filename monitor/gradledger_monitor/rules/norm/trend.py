@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -44,6 +45,41 @@ class LogTrend:
         delta = x - self._mean
         self._mean += weight * delta
         self._variance = (1 - weight) * (self._variance + weight * delta * delta)
+
+
+class FarthestValues:
+    """The largest values of a series, and how far a further one may be expected to reach.
+
+    The Hill estimator of a tail (B. Hill, "A simple general approach to inference about the tail of
+    a distribution", 1975): the mean logarithm of the largest values over the smallest of them is
+    the inverse of the tail's exponent. Of n values, about log(n) are larger than all before them; a
+    new one is more than f times the one before it with a probability of f ** -exponent.
+    """
+
+    state: ClassVar[Mapping[str, Any]] = declare(count=int, _largest=list[float])
+
+    def __init__(self, size: int = 16) -> None:
+        self._size = size
+        self.count = 0
+        self._largest: list[float] = []  # a heap
+
+    def add(self, value: float) -> None:
+        """Add the next value of the series; only positive ones may be among the largest."""
+        self.count += 1
+        if len(self._largest) < self._size:
+            if value > 0:
+                heapq.heappush(self._largest, value)
+        elif value > self._largest[0]:
+            heapq.heapreplace(self._largest, value)
+
+    def reach(self, chance: float) -> float:
+        """What a series like this one exceeds with this probability, at most."""
+        if len(self._largest) < self._size:
+            return 0.0
+        least, *others = sorted(self._largest)
+        inverse = sum(math.log(value / least) for value in others) / len(others)
+        factor: float = (math.log(self.count) / chance) ** inverse
+        return others[-1] * factor
 
 
 FLOOR = 0.05  # least deviation of the logarithm: noise of a nearly constant series is no spike
