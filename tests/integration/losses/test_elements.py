@@ -362,6 +362,28 @@ def test_a_function_of_a_whole_micro_batch_is_not_linear(loss: Loss, kinds: list
     assert all(t.nonlinear for t in terms)
 
 
+@pytest.mark.parametrize(
+    "guard",
+    [
+        torch.nan_to_num,
+        lambda loss: loss.clamp(max=1e4),
+        lambda loss: torch.clamp_min(loss, 1e-4),
+        lambda loss: torch.clamp(loss, torch.tensor(0.0), torch.tensor(1e4)),
+    ],
+)
+def test_a_guard_passes_a_loss_on(guard: Callable[[Tensor], Tensor]) -> None:
+    """Its derivative is 1, or 0 where it replaces the loss."""
+    rows = Rows.of(6)
+    (term,) = terms_on(rows, lambda x, r: guard(F.cross_entropy(x, r.labels)) / 4)
+    assert not term.nonlinear
+    assert float(term.weight or 0) == pytest.approx(1 / 24)
+
+
+def test_a_loss_that_a_guard_replaces_has_no_weight() -> None:
+    (term,) = terms_on(Rows.of(6), lambda x, r: F.cross_entropy(x, r.labels).clamp(max=0.01))
+    assert not term.nonlinear and term.weight == 0
+
+
 @by_objective
 def test_a_loss_with_constant_factors_is_linear(objective: Objective) -> None:
     (term,) = terms_on(Rows.of(6), lambda x, r: 3 - objective.loss(x, r) * 0.5 / 4)

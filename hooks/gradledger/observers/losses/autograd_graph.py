@@ -35,6 +35,7 @@ from gradledger.observers.losses.found_losses import (
 from gradledger.observers.losses.loss_patterns import loss_at
 from gradledger.observers.losses.node_names import (
     ADDITIONS,
+    GUARDS,
     LINEAR,
     LOSS_NODES,
     MODEL_NODES,
@@ -232,10 +233,13 @@ def _divides_losses_by_one(node: Any, name: str) -> bool:
 
 
 def _is_linear(node: Any, name: str, inputs: list[tuple[int, Edge]]) -> bool:
-    """Whether the node is linear, or a custom function, of which that is not known."""
+    """Whether the node is linear, or a custom function, of which that is not known.
+
+    A guard is linear in the loss that it passes on; one that it replaces gets no gradient.
+    """
     if name in PRODUCTS:
         return len(inputs) == 1 and (inputs[0][0] == 0 or name.startswith("Mul"))
-    return name in LINEAR or isinstance(node, BackwardCFunction)
+    return name in LINEAR or name in GUARDS or isinstance(node, BackwardCFunction)
 
 
 def _norm_of_parameters(node: Any, name: str, path: GraphPath) -> LossNode | None:

@@ -93,6 +93,12 @@ ADDITIONS = frozenset(
 )
 SUBTRACTIONS = frozenset({"SubBackward0", "SubBackward1", "RsubBackward0", "RsubBackward1"})
 JOINS = frozenset({"CatBackward0", "StackBackward0"})
+# What guards a loss against values that are not finite or too large: it passes the loss on, or a
+# constant.
+GUARDS = frozenset(
+    {"NanToNumBackward0", "ClampBackward0", "ClampBackward1"}
+    | {"ClampMinBackward0", "ClampMinBackward1", "ClampMaxBackward0", "ClampMaxBackward1"}
+)
 LINEAR = RESHAPES | SELECTIONS | SUMS | ADDITIONS | JOINS
 
 # Nodes that a loop adds between its loss and backward, for K, the world size, a weight, or the loss
