@@ -88,7 +88,9 @@ CHANGED = (
     "the parameters changed between the backwards of the window, or each batch has two of them: "
     "their gradients may be added up on purpose, as in adversarial training"
 )
-NONLINEAR = "the loss is a non-linear function of whole micro-batches, and its weights differ"
+NONLINEAR = (
+    "the loss is a function of whole micro-batches that may be non-linear, and its weights differ"
+)
 OWN_RATE = (
     "the loop updates its parameters itself, so that a constant factor is a part of its learning "
     "rate"
