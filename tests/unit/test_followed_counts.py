@@ -82,7 +82,7 @@ def test_a_loss_that_is_divided_by_the_boxes_of_the_window_is_balanced() -> None
 def test_a_divisor_that_follows_no_count_is_not_measured() -> None:
     result = judged(trained(other))
     assert not result.findings
-    assert "a number that is no count of its elements" in result.coverage[WRONG]
+    assert "not the count of the elements in its graph" in result.coverage[WRONG]
 
 
 def test_five_windows_show_nothing_yet() -> None:

@@ -11,7 +11,7 @@ from gradledger.records import StepRecord, Term
 from gradledger_monitor.model.chart_metrics import chart_metrics
 from gradledger_monitor.model.findings import EvaluationResult, Finding
 from gradledger_monitor.model.step_facts import StepFacts
-from gradledger_monitor.rules.reduction.token_weights_unequal import BY_DATA
+from gradledger_monitor.rules.reduction.token_weights_unequal import BY_DATA, OTHER_DIVISOR
 from helpers.facts import accused, facts, judged, record, term
 
 RULE = "reduction.token_weights_unequal"
@@ -278,7 +278,7 @@ def test_one_micro_batch_is_no_evidence_that_a_loss_of_unknown_unit_has_equal_we
 
     steps = [facts(record(squares(1 / 35), 1)), facts(record(squares(1 / 30, 1 / 41), 2))]
     evaluation = judged(steps)
-    reason = "each micro-batch is divided by a number that is no count of its elements"
+    reason = OTHER_DIVISOR
     assert evaluation.coverage["reduction.token_weights_unequal"] == f"not_measured: {reason}"
     assert evaluation.verdict == "incomplete", "information about the balance does not answer it"
 

@@ -40,8 +40,9 @@ MOST_MICRO_BATCHES = 4096  # the largest m for which B = 1/m is read as a divisi
 SCALED_BY_LOOP = "the loop scales the gradients after backward, by a factor that changes"
 CLIPPED_SCALED = "the loop clips scaled gradients itself, before or after unscaling: unknown"
 OTHER_DIVISOR = (
-    "the loss is divided by a number that is no count of its elements, and its balance differs "
-    'between windows; if that is intended, declare contract="sample"'
+    "the loss is divided by a number that is not the count of the elements in its graph, of which "
+    "a mask may leave some out, and its balance differs between windows; if that is intended, "
+    'declare contract="sample"'
 )
 ONE_MORE = "needs one more window"
 

@@ -58,7 +58,10 @@ from gradledger_monitor.rules.state import declare
 FIX = TOKEN_MEAN["plain"]
 
 
-OTHER_DIVISOR = "each micro-batch is divided by a number that is no count of its elements"
+OTHER_DIVISOR = (
+    "each micro-batch is divided by a number that is not the count of the elements in its graph, "
+    "of which a mask may leave some out"
+)
 BY_DATA = (
     "micro-batches with equally many elements have different weights, which change from window to "
     "window: the loop weighs them by something else than their counts; if that is intended, "
