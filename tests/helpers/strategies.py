@@ -56,6 +56,7 @@ micro_batches = st.builds(
     claimed=st.booleans(),
     parameters_changed=st.booleans(),
     wrapper=st.none() | st.sampled_from(["sync", "no_sync", "bypassed"]),
+    elsewhere=counts,
     relayed=st.booleans(),
     rescaled=st.none() | st.floats(),
     fingerprint=maybe_number,

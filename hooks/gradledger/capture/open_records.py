@@ -30,7 +30,7 @@ from gradledger.capture.open_parts import (
     value_of,
     was_clipped,
 )
-from gradledger.capture.open_terms import HALF, OpenTerm, present
+from gradledger.capture.open_terms import HALF, OpenTerm, Reach, keep_own, present
 from gradledger.capture.replica_sample import OpenModels, OpenReplica
 from gradledger.records import CodeLocation, Event, MicroBatch, StepRecord
 
@@ -61,6 +61,7 @@ class OpenMicroBatch:
     scale: Deferred | None = None
     scaler: int = 1  # which GradScaler that is
     terms: list[OpenTerm] = field(default_factory=list)
+    reach: Reach | None = None  # if it may be another one for each of the terms
     collectives: int | None = None
     collectives_before: int | None = None  # run by all process groups when it began
     # Run since the last backward, if no data-parallel wrapper is in use.
@@ -133,6 +134,7 @@ class CountedMicroBatch:
     micro_batch: OpenMicroBatch
     fresh: bool | None = None
     sample_before: Deferred | None = None
+    window: int = 0  # the id of the window
     sample_after: Deferred | None = None  # when the backward had ended
     # the gradients of this rank alone then, if hooks may have combined them in the backward
     sample_own: Deferred | None = None
@@ -153,7 +155,7 @@ class CountedMicroBatch:
         record = self.micro_batch.resolve()
         record.fresh, record.claimed = self.was_fresh(), self.already_stepped
         record.parameters_changed = self.changed
-        return record
+        return keep_own(record, self.micro_batch.terms, self.micro_batch.reach, self.window)
 
     def deferred(self) -> Iterator[Deferred]:
         """The values that are read later."""

@@ -11,11 +11,13 @@ import torch
 
 from gradledger.capture.async_copy import Deferred
 from gradledger.capture.inferred import Inferred
-from gradledger.records import Reduction, Term
+from gradledger.records import MicroBatch, Reduction, Term
 
 HALF = (torch.float16, torch.bfloat16)
 
 Constant = float | Deferred  # a number that the graph holds; one on a device is read later
+
+NO_LOSS = "none of the losses in the graph of the backward reaches this optimizer"
 
 
 @dataclass(slots=True)
@@ -43,6 +45,10 @@ class OpenTerm:
     function_upstream: Deferred | None = None  # the gradient at this function
     penalty: bool = False
     again: bool = False
+    # by window (its id): whether the gradient reaches its optimizer, None if that is not known; no
+    # dictionary if there is one optimizer, or one loss in the backward
+    reach: dict[int, bool | None] | None = None
+    task: int | None = None  # see ``losses.tasks``: its head, if it alone reaches an optimizer
     uniform: bool = False  # the tokens are the elements: they have the same weight
     per_token: bool = False  # ``upstream`` is that of a vector, also if ``reduction`` is not none
     upstream: Deferred | None = None  # scalar, or [tokens, total, least, most] of a vector
@@ -114,6 +120,72 @@ class OpenTerm:
         divisor = self.elements if self.element_reduction == "mean" else 1
         if divisor:
             term.elements, term.element_weight = self.elements, upstream.value() / divisor
+
+
+@dataclass(slots=True)
+class Reach:
+    """Which optimizers the losses of a backward reach, besides what each term states."""
+
+    walk: Any = None  # until the graph has been followed
+    shards: dict[int, int] = field(default_factory=dict)  # by what FSDP2 gathered, both by id
+    unknown: str = ""  # why it is not known of some losses
+    target: OpenTerm | None = None  # whose targets were copied
+    steppers: dict[int, int] = field(default_factory=dict)  # optimizers (by index), their windows
+    # windows whose optimizer steps on the same backwards as all that share them
+    in_step: set[int] = field(default_factory=set)
+
+
+def keep_own(
+    record: MicroBatch, terms: list[OpenTerm], reach: Reach | None, window: int
+) -> MicroBatch:
+    """The record of the backward without losses whose gradient does not reach a window's optimizer.
+
+    Where that is not known of a loss, it counts if all optimizers step on the same backwards. What
+    it states of the window is then true of one of them.
+    """
+    reached = [None if term.reach is None else term.reach.get(window, ...) for term in terms]
+    if reach is None or ... in reached:
+        return record
+    doubt = None in reached and window not in reach.in_step
+    own = [index for index, reaches in enumerate(reached) if reaches is not False]
+    if doubt or not own:
+        record.missing = {**record.missing, "reach": reach.unknown if doubt else NO_LOSS}
+        return record
+    record.elsewhere = len(terms) - len(own)
+    record.terms = [record.terms[index] for index in own]
+    if record.elsewhere and len(own) == 1:
+        record.terms[0].head = terms[own[0]].task
+    if record.constant_target and all(terms[index] is not reach.target for index in own):
+        record.fingerprint, record.constant_target, record.consecutive_target = None, None, False
+    return record
+
+
+def shares_loss(terms: list[OpenTerm], reach: Reach | None, window: int, optimizer: int) -> bool:
+    """Whether a loss reaches both this window's optimizer and another one (by index)."""
+    other = None if reach is None else reach.steppers.get(optimizer)
+    if other is None or any(term.reach is None for term in terms):
+        return True
+    return any(t.reach.get(window, True) and t.reach.get(other, True) for t in terms if t.reach)
+
+
+def note_step(window: Any, index: int, windows: Any) -> None:
+    """An optimizer steps: which others step on the same backwards, in this round or the last."""
+    own = frozenset(counted.micro_batch.number for counted in window.micro_batches)
+    reaches = [c.micro_batch.reach for c in window.micro_batches if c.micro_batch.reach]
+    others = [other for other in windows if other is not window] if reaches else ()
+    in_step = all(_is_in_step(window, own, other) for other in others)
+    for reach in reaches:
+        reach.steppers[index] = id(window)
+        if in_step:
+            reach.in_step.add(id(window))
+    window.stepped_on = own
+
+
+def _is_in_step(window: Any, own: frozenset[int], other: Any) -> bool:
+    now = {counted.micro_batch.number for counted in other.micro_batches}
+    if own & now:  # it steps next
+        return own == now and bool(other.stepped_on) and window.stepped_on == other.stepped_on
+    return not own & other.stepped_on or own == other.stepped_on
 
 
 def _number_of(constant: Constant) -> float | None:

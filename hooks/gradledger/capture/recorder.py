@@ -53,7 +53,7 @@ from gradledger.capture.open_records import OpenMicroBatch, OpenStep
 from gradledger.capture.optimizer_rounds import OptimizerRounds, SkippedRounds
 from gradledger.capture.step_sampling import StepSampler
 from gradledger.capture.updates_by_hand import UpdatesByHand
-from gradledger.capture.windows import OpenWindows, OptimizerWindow, has_closure
+from gradledger.capture.windows import OpenWindows, OptimizerWindow
 from gradledger.observers.accumulation import Accumulation
 from gradledger.observers.base import Observers, Patch
 from gradledger.observers.batches.dataloaders import DataLoaders
@@ -66,7 +66,7 @@ from gradledger.observers.losses.loss_terms import LossTerms
 from gradledger.observers.lr_scheduler import LearningRates
 from gradledger.observers.norms.gradient_norm import GradientNorm
 from gradledger.observers.norms.layer_norms import LayerNorms
-from gradledger.observers.optimizer_steps import begins_step, ends_step
+from gradledger.observers.optimizer_steps import begins_step, ends_step, has_closure
 from gradledger.observers.parameter_updates import ModelAveraging, ParameterUpdates
 from gradledger.observers.pipeline_stages import PipelineStages
 from gradledger.observers.resumes import Resumes

@@ -354,7 +354,9 @@ class _Copies:
             return
         fresh = self._before is None
         sample = gradient_probe.copy_coordinates(gradients)
-        counted = CountedMicroBatch(micro_batch, fresh, self._before, sample, half=self._half)
+        counted = CountedMicroBatch(
+            micro_batch, fresh, self._before, sample_after=sample, half=self._half
+        )
         self.window.sources.append(counted)
 
 

@@ -49,6 +49,7 @@ from gradledger.capture.gradient_probe import GradientProbe, copy_coordinates, s
 from gradledger.capture.isolation import has_readable_grad, is_abstract, local_part, version_of
 from gradledger.capture.open_parts import OpenEvent, OpenUnfinished, Schedule
 from gradledger.capture.open_records import CountedMicroBatch, OpenMicroBatch, OpenStep
+from gradledger.capture.open_terms import note_step
 from gradledger.records import Op
 
 MAX_DOUBTFUL_STEPS = 2  # steps of one optimizer that are left out without a record
@@ -82,6 +83,7 @@ class OptimizerWindow:
         self.index: int | None = None  # assigned at the first step, the same on every rank
         self.steps = 0
         self.closed_as = 0  # the number of its latest step among those of all optimizers
+        self.stepped_on: frozenset[int] = frozenset()  # the backwards of that step, by number
         self.micro_batches: list[CountedMicroBatch] = []
         self.events: list[OpenEvent] = []
         self.probe = GradientProbe()
@@ -216,7 +218,7 @@ class OptimizerWindow:
             self.initial = None if self.steps else copy_coordinates(self.probed_parameters)
         before, self.versions = self.versions, self.read_versions()
         if len(self.micro_batches) < MAX_OPEN_MICRO_BATCHES:
-            counted = CountedMicroBatch(micro_batch, self.fresh, self.sample_before)
+            counted = CountedMicroBatch(micro_batch, self.fresh, self.sample_before, id(self))
             moved = sum(a != b for a, b in zip(before, self.versions, strict=False))
             # ``nn.Embedding(max_norm=...)`` changes one in its forward
             counted.changed = bool(self.micro_batches) and 2 * moved > len(self.versions)
@@ -352,6 +354,7 @@ class OpenWindows:
     def close(self, window: OptimizerWindow, now: float) -> OpenStep:
         """Close a window with a step of its optimizer."""
         self.closed = window.closed_as = self.closed + 1
+        note_step(window, self.index_of(window), self)
         return window.close(self.index_of(window), now)
 
     def abandoned(self) -> list[OptimizerWindow]:
@@ -492,9 +495,3 @@ class OpenWindows:
                 del self._by_optimizer[key]
                 if window.index is not None:
                     self._numbered[window.index] = _DroppedOptimizer(window.name, window.steps)
-
-
-def has_closure(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether the arguments of a step contain a closure."""
-    arguments = [*args[1:], kwargs.get("closure")] if args else [kwargs.get("closure")]
-    return any(callable(argument) for argument in arguments)

@@ -10,6 +10,7 @@ import sys
 from typing import Any
 
 from gradledger.capture.open_records import CountedMicroBatch, OpenStep
+from gradledger.capture.open_terms import shares_loss
 from gradledger.observers.base import Observer
 
 
@@ -32,7 +33,8 @@ class Accumulation(Observer):
 def _stepping_on_each(micro_batches: list[CountedMicroBatch], index: int) -> int | None:
     """Another optimizer that has stepped on every micro-batch of this window alone.
 
-    ``index`` is that of the window's optimizer. On the last one the other may step after it.
+    ``index`` is that of the window's optimizer. On the last one the other may step after it. It
+    counts only if a loss reaches both.
     """
     held = micro_batches[:-1] if len(micro_batches) > 2 else micro_batches
     if len(micro_batches) < 2:
@@ -41,4 +43,10 @@ def _stepping_on_each(micro_batches: list[CountedMicroBatch], index: int) -> int
         {other for other, was_all in counted.micro_batch.stepped_by.items() if was_all}
         for counted in held
     )
-    return min(set.intersection(*alone) - {index}, default=None)
+    others = set.intersection(*alone) - {index}
+    return min((other for other in others if _share_loss(held, other)), default=None)
+
+
+def _share_loss(held: list[CountedMicroBatch], other: int) -> bool:
+    batches = ((counted.micro_batch, counted.window) for counted in held)
+    return all(shares_loss(b.terms, b.reach, window, other) for b, window in batches)

@@ -220,7 +220,7 @@ class Collectives(Observer):
             self._constant_fields.clear()
         self._held.note(group)
         micro_batch = self._backwards.current()
-        if micro_batch is None or not fsdp2.trains(group):
+        if micro_batch is None or not fsdp2.trains(group, micro_batch):
             return
         if not fsdp2.reduces(group):
             micro_batch.wrapper = micro_batch.wrapper or "no_sync"

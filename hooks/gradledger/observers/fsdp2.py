@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary, WeakSet
 
 from gradledger.capture.isolation import is_dtensor
-from gradledger.capture.open_records import CountedMicroBatch, OpenStep
+from gradledger.capture.open_records import CountedMicroBatch, OpenMicroBatch, OpenStep
 
 if TYPE_CHECKING:
     from gradledger.capture.windows import OptimizerWindow
@@ -59,8 +59,16 @@ def reduces(group: Any) -> bool:
     return bool(group.reduce_grads and (copies is None or group.all_reduce_grads))
 
 
-def trains(group: Any) -> bool:
-    """Whether a gradient reaches the group: of frozen parameters, FSDP2 reduces none."""
+def trains(group: Any, micro_batch: OpenMicroBatch) -> bool:
+    """Whether a gradient reaches the group: of frozen parameters, FSDP2 reduces none.
+
+    Notes which shards its gathered parameters stand for: the graph has these as leaves.
+    """
+    reach = micro_batch.reach
+    for each in () if reach is None else group.fsdp_params:
+        gathered = getattr(each, "_unsharded_param", None)
+        if reach is not None and gathered is not None:
+            reach.shards[id(gathered)] = id(each.sharded_param)
     return any(each.sharded_param.requires_grad for each in group.fsdp_params)
 
 

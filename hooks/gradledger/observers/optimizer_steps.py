@@ -72,6 +72,12 @@ def ends_step(
     return False
 
 
+def has_closure(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether the arguments of a step contain a closure."""
+    arguments = [*args[1:], kwargs.get("closure")] if args else [kwargs.get("closure")]
+    return any(callable(argument) for argument in arguments)
+
+
 def _reopen(window: OptimizerWindow, step: OpenStep) -> None:
     """Undo that the window was closed: the loop goes on to accumulate."""
     for counted in step.micro_batches:

@@ -116,6 +116,7 @@ class MicroBatch(Struct, gc=False, kw_only=True, omit_defaults=True):
     claimed: bool = False
     parameters_changed: bool = False
     wrapper: Literal["sync", "no_sync", "bypassed"] | None = None
+    elsewhere: int = 0
     relayed: bool = False
     reaches_input: bool = False
     rescaled: Number | None = None

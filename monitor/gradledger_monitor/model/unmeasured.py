@@ -35,7 +35,7 @@ def why_unmeasured(
     if record.sync == "unknown":
         return UNSEEN
     for _, micro_batch in applied:
-        for fact in ("rescaled", "gathered"):
+        for fact in ("rescaled", "gathered", "reach"):
             if fact in micro_batch.missing:
                 return micro_batch.missing[fact]
         terms = [term for term in micro_batch.terms if not term.penalty]

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 
 from gradledger_monitor.ingest.schema import MicroBatch, Term
 from gradledger_monitor.model.objectives import TOGETHER, Objective
+from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.balance.evidence import BY_INDEX
 
 ELEMENT = "element"
@@ -54,6 +55,14 @@ def objective_name(objective: Objective, objectives: Sequence[Objective]) -> str
         return words
     number = sorted(same, key=_number).index(objective.name)
     return f"{_ORDINALS[number]} {words}" if number < len(_ORDINALS) else f"{words} {number + 1}"
+
+
+def needs_name(facts: StepFacts) -> bool:
+    """Whether a text must state which loss it is about: the backwards have several.
+
+    Some of them may reach other optimizers only.
+    """
+    return len(facts.objectives) > 1 or any(m.elsewhere for _, m in facts.applied)
 
 
 def objective_list(some: Sequence[Objective], objectives: Sequence[Objective]) -> list[str]:

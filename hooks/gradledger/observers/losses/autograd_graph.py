@@ -111,12 +111,12 @@ class _Walk:
 
     def _add(self, loss: LossNode) -> None:
         """Add a loss. The penalties on single parameters have one weight: the first is enough."""
-        if not loss.penalty or all(
-            (loss.name, loss.path.at_once()) != (other.name, other.path.at_once())
-            for other in self.losses
-            if other.penalty
-        ):
-            self.losses.append(loss)
+        key = (loss.name, loss.path.at_once()) if loss.penalty else None
+        for other in self.losses if loss.penalty else ():
+            if other.penalty and (other.name, other.path.at_once()) == key:
+                other.alike.append(loss.node)
+                return
+        self.losses.append(loss)
 
     def _hidden_loss(self, visit: _Visit) -> LossNode | None:
         """A function that reduces by itself, if no loss is below it that shows the weights."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from gradledger.capture.async_copy import Deferred
@@ -126,6 +126,8 @@ class LossNode:
     link: tuple[Any, int] | None = None
     elements: Elements | None = None
     penalty: bool = False  # a function of parameters alone
+    # other penalties, which have the same weight
+    alike: list[Any] = field(default_factory=list)
     hidden: bool = False  # a function that reduces by itself, and hides its graph
     compiled: CompiledLoss | None = None  # of a compiled graph with the loss inside
 
@@ -136,6 +138,12 @@ def shape_of(node: Any, output: int = 0) -> tuple[int, ...]:
         return tuple(map(int, node._input_metadata[output].shape))
     except (RuntimeError, AttributeError, TypeError):
         return UNKNOWN
+
+
+def output_count(node: Any) -> int | None:
+    """How many outputs a node has; None if this PyTorch does not show that."""
+    outputs = getattr(node, "_input_metadata", None)
+    return None if outputs is None else len(outputs)
 
 
 def element_count(edge: Edge) -> int:

@@ -32,6 +32,7 @@ from gradledger.observers.losses.input_gradients import InputGradients
 from gradledger.observers.losses.loss_nodes import DeclaredLoss, open_term
 from gradledger.observers.losses.loss_patterns import head_of, holds_gathered_features
 from gradledger.observers.losses.node_names import REDUCTIONS
+from gradledger.observers.losses.reached_optimizers import ReachedOptimizers
 from gradledger.observers.losses.tasks import Tasks
 from gradledger.observers.losses.upstream import watch_declared, watch_upstream
 from gradledger.observers.losses_compiled.dynamo import CompiledGraphs
@@ -84,6 +85,7 @@ class LossTerms(Observer):
         super().__init__()
         self._thread = _ThreadState()
         self._inputs = InputGradients(windows)
+        self._reached = ReachedOptimizers(windows)
         self._tasks = Tasks()
         self._adapters = Adapters(self.patch)
         self._graphs = CompiledGraphs()
@@ -166,6 +168,8 @@ class LossTerms(Observer):
         for term in micro_batch.terms:
             target, term.target = term.target, None
             if target is not None and micro_batch.targets is None:
+                if micro_batch.reach is not None:
+                    micro_batch.reach.target = term
                 micro_batch.targets = gradient_probe.read_coordinates(target, MAX_TARGETS)
 
     def backward_nested(self, micro_batch: OpenMicroBatch, roots: tuple[Any, ...]) -> None:
@@ -189,6 +193,7 @@ class LossTerms(Observer):
                 if losses:  # the function that runs this backward hides nothing
                     micro_batch.terms = [t for t in micro_batch.terms if t.inferred is None]
                 terms = self._add_terms(micro_batch, losses)
+                self._reached.nested(micro_batch, [graph], terms)
                 _number_heads(losses[: len(terms)], terms)
                 for term in terms:
                     # the operations between it and the outer root, or below it, are not known
@@ -199,10 +204,12 @@ class LossTerms(Observer):
     def _add_losses(self, micro_batch: OpenMicroBatch, graphs: list[Any]) -> None:
         """Add the loss nodes below each root."""
         losses: list[LossNode] = []
+        every: list[LossNode] = []
         before, self._thread.numbers = self._thread.numbers, frozenset()
         try:
             for graph in graphs:
                 losses = find_losses(graph, scaled=micro_batch.scale is not None)
+                every += losses
                 terms = self._add_terms(micro_batch, losses)
                 self._note_repeats(before, losses, terms)
                 self._note_gathered(micro_batch, losses)
@@ -212,6 +219,9 @@ class LossTerms(Observer):
                 inferred = micro_batch.terms[0].inferred
                 if isinstance(inferred, Inferred):
                     inferred.alone = is_only_scaled(graphs[-1], losses[0].node)
+            elif self._reached.begin(micro_batch, every):
+                for loss, term in zip(every, micro_batch.terms, strict=True):
+                    term.task = self._tasks.number(loss)
         except RuntimeError as error:
             if FREED not in str(error):
                 raise

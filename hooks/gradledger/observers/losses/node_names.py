@@ -60,6 +60,8 @@ RESHAPES = frozenset(
 
 # DDP's, around its outputs: with a static graph in the first iteration only
 PASSED_ON = "_DDPSinkBackward"
+# and FSDP2's, around the inputs of its modules: output i is input i.
+PASSED_ON_IN_ORDER = frozenset({PASSED_ON, "RegisterPostBackwardFunctionBackward"})
 
 ASSIGNMENT = "torch::autograd::CopySlices"  # to a part of a tensor, in place
 # Nodes between the assignments to one tensor.

@@ -32,6 +32,8 @@ def mean_over_tokens(micro_batches: Iterable[tuple[int, MicroBatch]]) -> float |
     losses, count = 0.0, 0
     for _, micro_batch in micro_batches:
         loss, terms = micro_batch.loss, micro_batch.terms
+        if micro_batch.elsewhere:  # these losses are a part of the root, too
+            return None
         term = terms[0] if len(terms) == 1 else _joined(terms)
         if term is None or (tokens := term.tokens) is None:
             return None

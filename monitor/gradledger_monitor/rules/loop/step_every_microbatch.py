@@ -63,8 +63,8 @@ class StepEveryMicrobatch(Rule):
     **When it is silent**
 
     One micro-batch and a balance of 1; a constant multiplier of the loss explains 1/m. Of
-    another optimizer's: the loop divides the gradients and not the loss, a GradScaler unscales
-    them, or several ranks average them.
+    another optimizer's: no loss reaches both, the loop divides the gradients and not the loss, a
+    GradScaler unscales them, or several ranks average them.
 
     **Incidents**
 

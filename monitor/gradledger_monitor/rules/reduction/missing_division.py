@@ -6,7 +6,7 @@ from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.rules.gradient_scale_effects import constant_factor_effect
 from gradledger_monitor.rules.number_text import significant
-from gradledger_monitor.rules.objective_names import objective_name
+from gradledger_monitor.rules.objective_names import needs_name, objective_name
 from gradledger_monitor.rules.reduction.common import (
     BALANCE_OFF,
     diagnosed,
@@ -97,7 +97,7 @@ def _of_all(window: Window) -> Outcome:
     k, objective = micro_batches(window), window.balance.objective
     assert objective is not None
     objectives = window.facts.objectives
-    name = objective_name(objective, objectives) if len(objectives) > 1 else "loss"
+    name = objective_name(objective, objectives) if needs_name(window.facts) else "loss"
     return finding(
         "warning",
         f"The {name} is not divided by K = {k}",

@@ -35,6 +35,7 @@ from gradledger_monitor.rules.definition import DEFAULTS, Parameter
 from gradledger_monitor.rules.number_text import significant, times
 from gradledger_monitor.rules.objective_names import (
     element_name,
+    needs_name,
     objective_list,
     objective_name,
 )
@@ -243,7 +244,7 @@ class TokenWeightsUnequal(Rule):
         recent, steps = math.fsum(history) / len(history), len(history)
         name = objective_name(objective, facts.objectives)
         several = len(facts.objectives) > 1
-        of_loss = f" of the {name}" if several else ""
+        of_loss = f" of the {name}" if needs_name(facts) else ""
         # of several losses, another one may have been the heaviest with unequal weights before
         alone = not several and steps > 1
         average = f" ({recent:.1%} on average over the last {steps} windows)" if alone else ""
