@@ -225,6 +225,55 @@ def test_a_graph_that_is_too_large_is_not_followed(monkeypatch: pytest.MonkeyPat
     assert accused(recorded.evaluation(optimizers=["SGD", "SGD"])) == {}
 
 
+def many(
+    model: Model, detached: Callable[[int], bool], count: int
+) -> list[tuple[set[str], set[str]]]:
+    """The losses of the head and of the body in each of many backwards."""
+    with recording() as recorded:
+        optimizers = [torch.optim.SGD(part.parameters()) for part in (model.head, model.body)]
+        for number in range(count):
+            model.detached = detached(number)
+            of_body, of_head = model.losses(torch.randn(8, 6), torch.randint(0, 5, (8,)))
+            (of_body + of_head).backward()
+            for optimizer in optimizers:
+                optimizer.step()
+                optimizer.zero_grad()
+    head, body = (
+        [{term.kind for term in record.micro_batches[0].terms} for record in recorded.records(at)]
+        for at in (0, 1)
+    )
+    return list(zip(head, body, strict=True))
+
+
+def test_the_whole_graph_is_followed_in_some_backwards_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    walks: list[object] = []
+    run = reached_optimizers._Walk._run
+
+    def counted(walk: Any) -> None:
+        walks.append(walk)
+        run(walk)
+
+    monkeypatch.setattr(reached_optimizers._Walk, "_run", counted)
+    count = 100
+    assert many(Model(plain), lambda _: True, count) == [({HEAD}, {BODY})] * count
+    assert len(walks) <= reached_optimizers.SAME + count // reached_optimizers.EVERY + 1
+
+
+def test_a_loss_that_is_detached_later_counts_no_more_at_once() -> None:
+    losses = many(Model(plain), lambda number: number >= 30, 60)
+    assert losses == [({HEAD}, {HEAD, BODY})] * 30 + [({HEAD}, {BODY})] * 30
+
+
+def test_a_loss_that_is_detached_no_more_counts_soon() -> None:
+    losses = many(Model(plain), lambda number: number < 30, 60)
+    assert losses[:30] == [({HEAD}, {BODY})] * 30
+    assert losses[30 + reached_optimizers.EVERY :] == [({HEAD}, {HEAD, BODY})] * (
+        30 - reached_optimizers.EVERY
+    )
+
+
 def test_nothing_of_the_graph_is_kept() -> None:
     model = Model(plain)
     with recording() as recorded:

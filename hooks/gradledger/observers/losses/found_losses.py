@@ -140,6 +140,12 @@ def shape_of(node: Any, output: int = 0) -> tuple[int, ...]:
         return UNKNOWN
 
 
+def sequence_number(node: Any) -> int | None:
+    """The number that PyTorch gives a node when it is made; no other node of a thread has it."""
+    number = getattr(node, "_sequence_nr", None)
+    return None if number is None else int(number())
+
+
 def output_count(node: Any) -> int | None:
     """How many outputs a node has; None if this PyTorch does not show that."""
     outputs = getattr(node, "_input_metadata", None)

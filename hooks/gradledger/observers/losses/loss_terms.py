@@ -27,7 +27,7 @@ from gradledger.observers.losses.autograd_graph import (
     find_opaque,
     is_only_scaled,
 )
-from gradledger.observers.losses.found_losses import LossNode
+from gradledger.observers.losses.found_losses import LossNode, sequence_number
 from gradledger.observers.losses.input_gradients import InputGradients
 from gradledger.observers.losses.loss_nodes import DeclaredLoss, open_term
 from gradledger.observers.losses.loss_patterns import head_of, holds_gathered_features
@@ -73,7 +73,7 @@ class _EngineHook:
 
 class _ThreadState(threading.local):
     declared: DeclaredLoss | None = None  # of the next backward
-    numbers: frozenset[int] = frozenset()  # of the losses of the last backward: _number_of
+    numbers: frozenset[int] = frozenset()  # of the losses of the last backward
 
 
 class LossTerms(Observer):
@@ -232,7 +232,7 @@ class LossTerms(Observer):
         self, before: frozenset[int], losses: list[LossNode], terms: list[OpenTerm]
     ) -> None:
         """Note which losses were in the backward before, too: its graph was retained."""
-        numbers = [_number_of(loss.node) for loss in losses]
+        numbers = [sequence_number(loss.node) for loss in losses]
         for number, term in zip(numbers, terms, strict=False):  # no terms: there are too many
             term.again = number in before
         self._thread.numbers |= {number for number in numbers if number is not None}
@@ -323,12 +323,6 @@ def _under_compiled_autograd() -> bool:
     """Whether compiled autograd runs this backward. Its module may be imported at any time."""
     module = sys.modules.get("torch._dynamo.compiled_autograd")
     return module is not None and bool(getattr(module, "compiled_autograd_enabled", False))
-
-
-def _number_of(node: Any) -> int | None:
-    """The number that PyTorch gives a node when it is made; no other node of a thread has it."""
-    number = getattr(node, "_sequence_nr", None)
-    return None if number is None else int(number())
 
 
 def _number_heads(losses: list[LossNode], terms: list[OpenTerm]) -> None:

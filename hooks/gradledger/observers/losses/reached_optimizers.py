@@ -10,6 +10,10 @@ the graph ends. This happens only if a process has several optimizers and a
 backward several losses, when the backward has ended: what checkpointing computes again, and what
 FSDP2 had gathered, is known then. The graph is read, never evaluated or kept.
 
+If the answer was the same in a row of backwards, the whole graph is followed in some of the next
+ones only. In the others, each loss is followed for a few nodes, to confirm what it reaches. A loss
+that begins to reach an optimizer is then missing in a few windows, but none has a loss too many.
+
 A way that leads through a custom function with several outputs (a compiled module, a reentrant
 checkpoint) proves nothing, unless the same losses use all of its outputs: the function may detach
 one from the parameters.
@@ -18,6 +22,7 @@ one from the parameters.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +31,7 @@ from torch.autograd.function import BackwardCFunction
 
 from gradledger import guard
 from gradledger.capture.open_terms import OpenTerm, Reach
-from gradledger.observers.losses.found_losses import LossNode, output_count
+from gradledger.observers.losses.found_losses import LossNode, output_count, sequence_number
 from gradledger.observers.losses.node_names import PARAMETER, PASSED_ON_IN_ORDER
 
 if TYPE_CHECKING:
@@ -34,6 +39,9 @@ if TYPE_CHECKING:
     from gradledger.capture.windows import OpenWindows
 
 MAX_OPTIMIZERS = 16  # where there are more, each holds a parameter or a layer of one model
+SAME, EVERY = 8, 16  # backwards in a row with the same answer; the whole graph in one of these
+NEAR = 64  # nodes below a loss in which its optimizers are confirmed
+MAX_KNOWN = 64  # kinds of backwards in a process
 MAX_NODES = 50_000  # visits in one backward, about 20 ms
 TOO_LARGE = f"the graph of several losses has more than {MAX_NODES} nodes"
 HIDES = "several losses pass {}, which hides the optimizers that each of them reaches"
@@ -47,6 +55,7 @@ class ReachedOptimizers:
 
     def __init__(self, windows: OpenWindows) -> None:
         self._windows = windows
+        self._answers: dict[object, _Answers] = {}
 
     def begin(self, micro_batch: OpenMicroBatch, losses: list[LossNode]) -> bool:
         """Follow these losses, of the terms of the micro-batch, when its backward has ended.
@@ -64,8 +73,12 @@ class ReachedOptimizers:
             for parameter in window.parameters():
                 owners[id(parameter)] = owners.get(id(parameter), 0) | 1 << number
         reach = micro_batch.reach = Reach()
-        walk = _Walk(reach, [id(window) for window in windows], owners)
-        reach.walk = walk
+        numbers = [id(window) for window in windows]
+        key = (*numbers, *((term.kind, term.reduction) for term in terms))
+        if len(self._answers) == MAX_KNOWN and key not in self._answers:
+            self._answers.clear()
+        answers = self._answers.setdefault(key, _Answers())
+        walk = reach.walk = _Walk(reach, numbers, owners, answers)
         for loss, term in zip(losses, terms, strict=True):
             nodes = [loss.path.function or loss.node, *loss.alike]
             walk.start(term, nodes, inside=loss.compiled is not None)
@@ -90,6 +103,15 @@ class ReachedOptimizers:
             walk.start(term, [node])
 
 
+@dataclass(slots=True)
+class _Answers:
+    """Which optimizers the losses of some backwards reach: a mask of losses for each of them."""
+
+    reached: list[int] = field(default_factory=list)
+    same: int = 0  # backwards in a row
+    confirmed: int = 0  # since the whole graph was followed
+
+
 class _Walk:
     """The graph below the losses of one backward.
 
@@ -99,8 +121,11 @@ class _Walk:
 
     SHIFT = 512  # more than there are terms in a micro-batch
 
-    def __init__(self, reach: Reach, windows: list[int], owners: dict[int, int]) -> None:
+    def __init__(
+        self, reach: Reach, windows: list[int], owners: dict[int, int], answers: _Answers
+    ) -> None:
         self.unknown = ""
+        self._answers = answers
         self.inside: dict[Any, set[int]] = {}  # leaves (by id) below a backward inside of a node
         self._reach = reach
         self._windows, self._owners = windows, owners
@@ -125,12 +150,49 @@ class _Walk:
         """Follow all losses, and note which optimizers each reaches."""
         self._reach.walk = None
         with guard.fail_open("the search for the optimizers of a loss", self._fail):
-            self._run()
+            if not self._is_confirmed():
+                self._run()
+                self._remember()
         self._note()
 
     def _fail(self, where: str, error: Exception) -> None:
         guard.report(where, error)
         self.unknown = f"{where} failed: {type(error).__name__}"
+
+    def _is_confirmed(self) -> bool:
+        """Whether each loss reaches the optimizers that it reached before, within a few nodes."""
+        answers = self._answers
+        if answers.same < SAME or answers.confirmed == EVERY or self.inside:
+            return False
+        for bit in range(len(self._terms)):
+            expected = sum(1 << n for n, mask in enumerate(answers.reached) if mask >> bit & 1)
+            nodes = [node for *_, node, _, mask in self._queue if mask >> bit & 1]
+            visited = set(nodes)
+            for node in nodes:  # which grows
+                if isinstance(node, BackwardCFunction) and output_count(node) != 1:
+                    break
+                below = node.next_functions
+                if not below and _name(node) == PARAMETER:
+                    expected &= ~self._owners_of(id(node.variable))
+                if not expected or len(nodes) > NEAR:
+                    break
+                new = [each for each, _ in below if each is not None and each not in visited]
+                visited.update(new)
+                nodes += new
+            if expected:
+                answers.same = 0
+                return False
+        answers.confirmed += 1
+        self._reached = answers.reached
+        return True
+
+    def _remember(self) -> None:
+        """Compare the answer with that of the last such backward."""
+        answers = self._answers
+        doubt = self.unknown or self._hiding or self._opaque or self.inside
+        same = answers.reached == self._reached and not doubt
+        answers.reached, answers.same = self._reached, answers.same + 1 if same else 0
+        answers.confirmed = 0
 
     def _run(self) -> None:
         """Visit the nodes in the reverse order of forward: each after all that are above it.
@@ -180,7 +242,7 @@ class _Walk:
     def _push(self, node: Any, output: int, mask: int) -> None:
         if node is not None and mask & ~self._masks.get(node, 0):
             self._pushed += 1
-            heappush(self._queue, (-node._sequence_nr(), self._pushed, node, output, mask))
+            heappush(self._queue, (-(sequence_number(node) or 0), self._pushed, node, output, mask))
 
     def _add_leaves(self, node: Any, mask: int) -> None:
         for leaf in self.inside.get(node, ()):
