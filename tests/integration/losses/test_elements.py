@@ -105,6 +105,48 @@ def shape_of_term(term: schema.Term) -> tuple[object, ...]:
     return (*described, term.nonlinear, term.penalty, term.head, term.elements is None)
 
 
+def test_a_divergence_has_the_head_of_the_cross_entropy_on_its_logits() -> None:
+    def distilled(logits: Tensor, rows: Rows) -> Tensor:
+        teacher = logits.detach().roll(1, -1).softmax(-1)
+        soft = F.kl_div(logits.log_softmax(-1), teacher, reduction="batchmean")
+        return F.cross_entropy(logits, rows.labels) + soft
+
+    terms = terms_on(Rows.of(6), distilled)
+    assert [term.head for term in terms if term.kind.startswith(("NllLoss", "KlDiv"))] == [1, 1]
+
+
+@pytest.mark.parametrize("shape", [(12, CLASSES), (2, 6, CLASSES)])
+def test_a_smoothing_over_a_view_that_a_cross_entropy_uses_has_weights_of_its_own(
+    shape: tuple[int, ...],
+) -> None:
+    """Below the view, the gradient is the sum of both."""
+
+    def smoothed(logits: Tensor, rows: Rows) -> Tensor:
+        log_p = logits.reshape(shape).log_softmax(-1).reshape(12, CLASSES)
+        nll = F.nll_loss(log_p, rows.labels, reduction="sum")
+        return nll / 9 - 0.1 * log_p.mean(-1).mean()
+
+    picked, spread = terms_on(Rows.of(12), smoothed)
+    assert picked.tokens == 12 and float(picked.weight or 0) == pytest.approx(1 / 9)
+    assert (spread.kind, spread.tokens, spread.head) == ("LabelSmoothing", 12, picked.head)
+    assert abs(float(spread.weight or 0)) == pytest.approx(0.1 / 12)
+
+
+def test_the_weights_of_outputs_that_a_loss_node_uses_too_are_their_own() -> None:
+    """A penalty on some outputs, beside their squared error."""
+
+    def penalised(logits: Tensor, rows: Rows) -> Tensor:
+        outputs = logits.reshape(-1)
+        used = (torch.arange(len(outputs)) % 2).float()
+        return F.mse_loss(outputs, torch.ones_like(outputs)) + 0.1 * (outputs * used).sum()
+
+    error, penalty = terms_on(Rows.of(12), penalised)
+    assert error.kind == "MseLossBackward0"
+    assert penalty.tokens == 6 * CLASSES
+    assert float(penalty.weight_min or 0) == pytest.approx(0.1)
+    assert float(penalty.weight_max or 0) == pytest.approx(0.1)
+
+
 @by_objective
 def test_a_micro_batch_of_one_row_has_the_same_objective(objective: Objective) -> None:
     if objective.reduced is per_pair:

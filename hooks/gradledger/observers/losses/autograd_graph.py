@@ -59,11 +59,11 @@ class _Visit(NamedTuple):
 
 
 class _Walk:
-    """The walk at the level of single numbers, nearest nodes first."""
+    """The walk at the level of single numbers, nearest nodes first. No element is below an end."""
 
-    def __init__(self, root: Any, scaled: bool) -> None:
+    def __init__(self, root: Any, scaled: bool, ends: frozenset[Any] = frozenset()) -> None:
         self.losses: list[LossNode] = []
-        self._root, self._scaled = root, scaled
+        self._root, self._scaled, self._ends = root, scaled, ends
         self._queue = deque([_Visit(Edge(root), DIRECT)])
         self._visited = {root}
         self._owners: dict[Any, list[LossNode]] = {}
@@ -97,6 +97,12 @@ class _Walk:
         if self._spent <= MAX_NODES:
             self._add_functions()
         return self.losses
+
+    def shared(self) -> frozenset[Any]:
+        """The nodes on the way to the elements of a loss that a loss node uses, too."""
+        whole = (loss for loss in self.losses if loss.elements is None and not loss.hidden)
+        used = (edge.node for loss in whole for _, edge in graph_inputs(loss.smoothed or loss.node))
+        return frozenset(node for node in used if node in self._owners)
 
     def _add_functions(self) -> None:
         """The functions below which no loss was found are losses, such as a log-sum-exp of pairs.
@@ -132,7 +138,7 @@ class _Walk:
         return LossNode(node, node.name(), visit.path, hidden=True)
 
     def _descend(self, reduction: Any, path: GraphPath) -> None:
-        descent = Descent(reduction, path, self._owners, self._spend)
+        descent = Descent(reduction, path, self._owners, self._ends, self._spend)
         descent.run()
         if self._spent <= MAX_NODES:  # otherwise it did not end
             for loss in descent.losses:
@@ -169,7 +175,11 @@ def find_losses(root: Any, scaled: bool = False) -> list[LossNode]:
     ``scaled``: the root is the product of a GradScaler, whose factor is no coefficient.
     """
     only_loss = _find_below_constants(root, scaled)
-    return [only_loss] if only_loss is not None else _Walk(root, scaled).run()
+    if only_loss is not None:
+        return [only_loss]
+    walk = _Walk(root, scaled)
+    losses, shared = walk.run(), walk.shared()
+    return _Walk(root, scaled, shared).run() if shared else losses
 
 
 def _find_below_constants(root: Any, scaled: bool) -> LossNode | None:

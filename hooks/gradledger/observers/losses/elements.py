@@ -6,6 +6,7 @@ begins at the outermost reduction, the first mean or sum over more than one numb
 through linear nodes: masks, weights, selections, means per sequence. It ends at
 
 - a loss node: the elements are counted there;
+- a node that a loss node uses, too: below it, the gradient is the sum of both;
 - a custom function that returns a vector, because it may hide a loss;
 - any other node, because it is not linear: its outputs are the elements. Below it may be a loss
   node (a focal loss, a preference loss), or a softmax whose rows are used (a divergence);
@@ -35,6 +36,7 @@ from gradledger.observers.losses.found_losses import (
     element_count,
     graph_inputs,
     is_number,
+    shape_of,
     signed,
 )
 from gradledger.observers.losses.loss_patterns import loss_at
@@ -56,6 +58,7 @@ from gradledger.observers.losses.node_names import (
     SMOOTHING,
     SOFTMAXES,
     SUBTRACTIONS,
+    VIEWS,
 )
 from gradledger.observers.losses_out_of_sight.hidden import reduces_by_itself
 
@@ -98,8 +101,8 @@ class Descent:
     """The walk below one outermost reduction: its ``losses``, and the ``numbers`` to walk from.
 
     ``owners`` are the losses of the reductions that passed a node: a second one does not pass it,
-    because the gradient below is that of both. ``spend`` counts a visited node, and returns False
-    if there were too many.
+    because the gradient below is that of both. At one of ``ends`` it ends. ``spend`` counts a
+    visited node, and returns False if there were too many.
     """
 
     def __init__(
@@ -107,12 +110,13 @@ class Descent:
         reduction: Any,
         path: GraphPath,
         owners: dict[Any, list[LossNode]],
+        ends: frozenset[Any],
         spend: Callable[[], bool],
     ) -> None:
         self.losses: list[LossNode] = []
         self.numbers: list[tuple[Edge, GraphPath]] = []
         self._reduction, self._path = reduction, path
-        self._owners, self._spend = owners, spend
+        self._owners, self._ends, self._spend = owners, ends, spend
         ((index, edge),) = graph_inputs(reduction)
         self._single = element_count(edge) == 1
         self._join: _Position | None = None  # the uppermost ``cat`` or ``stack``
@@ -154,6 +158,9 @@ class Descent:
 
     def _go_on(self, position: _Position) -> None:
         node, name = position.edge.node, position.edge.node.name()
+        if node in self._ends:
+            self._end_at_elements(position)
+            return
         inputs = graph_inputs(node)
         numbers = _losses_of_parts(position.edge, inputs)
         if numbers:
@@ -205,11 +212,12 @@ class Descent:
             return
         elements = Elements(position.edge.shape, position.uniform, inside.loss, inside.custom)
         kind = self._reduction.name() if inside.loss is None else inside.loss.name
-        if inside.softmax is not None and inside.loss is None:
-            elements.rows = _rows(inside.softmax, elements.shape, position)
-            if _is_divergence(inside.softmax, elements.rows, position.trail):
+        softmax = _softmax_of_view(position.edge) or inside.softmax
+        if softmax is not None and inside.loss is None:
+            elements.rows = _rows(softmax, elements.shape, position)
+            if _is_divergence(softmax, elements.rows, position.trail):
                 kind = DIVERGENCE
-            elif _is_smoothing(inside.softmax, elements, position.trail):
+            elif _is_smoothing(softmax, elements, position.trail):
                 kind = SMOOTHING
         path = self._path if position.uniform else position.path
         if _is_statistic(position.trail):
@@ -335,12 +343,29 @@ def _is_loss_number(edge: Edge) -> bool:
     return False
 
 
+def _softmax_of_view(edge: Edge) -> Any:
+    """The softmax that an output is a view of, if its rows are those of the view."""
+    node, shape = edge.node, edge.shape
+    if node.name() not in VIEWS:
+        return None
+    for _ in range(MAX_TO_SOFTMAX):
+        if node is None or node.name() not in VIEWS:
+            break
+        node = node.next_functions[0][0]
+    if node is None or node.name() not in SOFTMAXES:
+        return None
+    whole = shape_of(node)
+    last = signed([node._saved_dim])[0] % len(whole) == len(whole) - 1
+    return node if last and shape and shape[-1] == whole[-1] else None
+
+
 def _rows(softmax: Any, shape: tuple[int, ...], position: _Position) -> Rows:
     """The rows of a softmax at the elements, or below them."""
-    classes = signed([softmax._saved_dim])[0] % len(shape)
+    is_view = _softmax_of_view(position.edge) is softmax
+    classes = len(shape) - 1 if is_view else signed([softmax._saved_dim])[0] % len(shape)
     product = _product_above(position.trail)
     even = all(node is product or _keeps_even(node, _EVEN_ROWS) for node in position.trail[1:])
-    return Rows(classes, product, even, position.edge.node is softmax)
+    return Rows(softmax, classes, product, even, is_view or position.edge.node is softmax)
 
 
 def _is_statistic(trail: tuple[Any, ...]) -> bool:

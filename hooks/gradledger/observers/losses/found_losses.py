@@ -82,13 +82,14 @@ class Edge(NamedTuple):
 
 @dataclass(slots=True)
 class Rows:
-    """The elements are entries of a (log-)softmax, or a function of these: a token is one row.
+    """The elements are entries of a (log-)``softmax``, or a function of these: a token is one row.
 
     ``product`` is the lowest product above it, with the probabilities of the targets; None if
     there is none. ``even``: apart from it, only sums and numbers are below the outermost reduction.
     ``sums``: they are entries of the softmax itself, so that a row weighs as they do together.
     """
 
+    softmax: Any
     dim: int  # of the classes
     product: Any
     even: bool

@@ -8,6 +8,7 @@ from typing import Any
 from gradledger.observers.losses.found_losses import GraphPath, LossNode, shape_of, signed
 from gradledger.observers.losses.node_names import (
     ADDITIONS,
+    DIVERGENCE,
     JOINS,
     LOG_SOFTMAX,
     LOGSUMEXP,
@@ -73,17 +74,21 @@ def loss_at(node: Any, name: str, path: GraphPath) -> LossNode | None:
 
 
 def head_of(loss: LossNode) -> Any:
-    """The source of the logits of a cross entropy: the parameter of the last projection.
+    """The source of the logits of a cross entropy or a divergence: the last projection's parameter.
 
     The chunks of one loss share it, and so do several forwards of one model. If there is no
     parameter, it is the node that computed the logits, which chunks share. None for other losses.
     """
     if loss.compiled is not None:
         return loss.compiled.planned.head
-    if loss.elements is not None and loss.name != SMOOTHING:
-        return None if loss.elements.inside is None else head_of(loss.elements.inside)
     node = loss.smoothed or loss.node
-    by_hand = (*PICKS, SOFT_CROSS_ENTROPY, SMOOTHING)
+    if loss.elements is not None and loss.name != SMOOTHING:
+        if loss.elements.inside is not None:
+            return head_of(loss.elements.inside)
+        if loss.name != DIVERGENCE or loss.elements.rows is None:
+            return None
+        node = loss.elements.rows.softmax
+    by_hand = (*PICKS, SOFT_CROSS_ENTROPY, SMOOTHING, DIVERGENCE)
     if not (node.name().startswith("NllLoss") or loss.name in by_hand):
         return None
     for _ in range(_HEAD_DEPTH):

@@ -52,11 +52,13 @@ LOG_SOFTMAX = "LogSoftmaxBackward0"
 SOFTMAXES = frozenset({LOG_SOFTMAX, "SoftmaxBackward0"})
 LOGSUMEXP = "LogsumexpBackward0"
 
-RESHAPES = frozenset(
+# Nodes that keep the order of elements.
+VIEWS = frozenset(
     {"ViewBackward0", "UnsafeViewBackward0", "ReshapeAliasBackward0", "AliasBackward0"}
     | {"SqueezeBackward0", "SqueezeBackward1", "SqueezeBackward2", "UnsqueezeBackward0"}
-    | {"TransposeBackward0", "PermuteBackward0", "ToCopyBackward0", "CloneBackward0"}
+    | {"ToCopyBackward0", "CloneBackward0"}
 )
+RESHAPES = VIEWS | {"TransposeBackward0", "PermuteBackward0"}
 
 # DDP's, around its outputs: with a static graph in the first iteration only
 PASSED_ON = "_DDPSinkBackward"
