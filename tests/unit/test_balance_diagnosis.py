@@ -980,9 +980,9 @@ def test_a_smoothing_that_counts_what_its_cross_entropy_ignores_is_a_mistake(
     [
         (0.9 / 45, 0.1 / 45, "smoothing"),
         (0.9 / 45, 0.1 / 60, "smoothing"),  # a mean over all positions
-        (1 / 45, 0.1 / 45, "coefficient"),  # a regularisation towards equal probabilities
-        (1 / 45, 0.5 / 60, "coefficient"),
-        (0.9 / 45, 0.3 / 45, "coefficient"),
+        (1 / 45, 0.1 / 45, "all_positions"),  # a regularisation towards equal probabilities
+        (1 / 45, 0.5 / 60, "all_positions"),
+        (0.9 / 45, 0.3 / 45, "all_positions"),
     ],
 )
 def test_a_smoothing_has_the_weight_that_its_cross_entropy_lacks(
@@ -995,6 +995,80 @@ def test_a_smoothing_has_the_weight_that_its_cross_entropy_lacks(
         also = term(30, soft, "sum", size=30, head=1, coefficient=0.1)
         batches.append([main, dataclasses.replace(also, kind="LabelSmoothing")])
     assert [d.pattern for d in diagnose(facts(record(batches)), [])][-1] == expected
+
+
+def beside(kind: str, counted: Sequence[int], positions: Sequence[int], also: int) -> StepFacts:
+    """A window of a cross entropy that ignores positions, and a loss of all classes beside it.
+
+    ``also`` is what the other loss leaves out in each micro-batch.
+    """
+    tokens, all_of_them = sum(counted), sum(positions)
+    batches = []
+    for few, many in zip(counted, positions, strict=True):
+        main = term(few, 1 / tokens, "sum", size=many, head=1)
+        other = term(many - also, 0.1 / all_of_them, "sum", size=many, head=1, coefficient=0.1)
+        batches.append([main, dataclasses.replace(other, kind=kind)])
+    return facts(record(batches))
+
+
+def last_of(windows: Sequence[StepFacts]) -> Diagnosis:
+    """The diagnosis of the further loss in the last of some windows."""
+    past: list[Closed] = []
+    for each in windows:
+        window = Window(each, past)
+        past.append(window.closed())
+    return window.diagnoses[1]
+
+
+@pytest.mark.parametrize(
+    ("windows", "smoothing", "divergence"),
+    [
+        # batches of many lengths are padded
+        ([((20, 25, 9), (30, 28, 12))], "smoothing", "all_positions"),
+        ([((20,), (30,)), ((25,), (28,)), ((9,), (12,))], "smoothing", "all_positions"),
+        # of one length: a share that follows the data
+        ([((300, 450, 100), (500, 500, 500))], "smoothing", "all_positions"),
+        # a share that is drawn, as of masked language modelling, or always the same
+        ([((150, 148, 155), (1000, 1000, 1000))], "all_positions", "coefficient"),
+        ([((20,), (30,)), ((20,), (30,))], "all_positions", "coefficient"),
+        # nothing is ignored in the last window
+        ([((20,), (30,)), ((25,), (28,)), ((12,), (12,))], "coefficient", "coefficient"),
+    ],
+)
+def test_positions_that_a_cross_entropy_ignores_are_padding_if_their_share_follows_the_data(
+    windows: Sequence[tuple[Sequence[int], Sequence[int]]], smoothing: Pattern, divergence: Pattern
+) -> None:
+    """A smoothing must not count them. A distillation may, or not: that is not known."""
+    for kind, expected in (("LabelSmoothing", smoothing), ("KlDivergence", divergence)):
+        assert last_of([beside(kind, *each, also=0) for each in windows]).pattern == expected
+
+
+def test_a_divergence_that_left_out_positions_before_is_masked() -> None:
+    """In a batch without padding it has nothing to leave out, and MLM still ignores tokens."""
+    masked = beside("KlDivergence", (20, 25), (30, 28), also=2)
+    whole = beside("KlDivergence", (20, 25, 9), (30, 28, 12), also=0)
+    assert last_of([whole]).pattern == "all_positions"
+    assert last_of([masked, whole]).pattern == "coefficient"
+
+
+def test_a_loss_that_may_count_padding_leaves_the_run_unmeasured() -> None:
+    """Also if it seemed fair in an earlier window, and the main loss is fair in all of them."""
+    drawn = beside("KlDivergence", (150, 148), (1000, 1000), also=0)
+    padded = beside("KlDivergence", (300, 450, 100), (500, 500, 500), also=0)
+    evaluation = judged([drawn, padded])
+    assert evaluation.verdict == "incomplete" and not evaluation.findings
+    assert "counts all positions" in evaluation.coverage["reduction.wrong_denominator"]
+
+
+def test_a_wandering_divisor_is_compared_without_the_constant_of_the_loss() -> None:
+    """Half of a divergence over 30 elements each, divided by another count."""
+    windows = []
+    for number, count in enumerate((40, 50, 45), 1):
+        half = term(30, 0.5 / count, "sum", coefficient=0.5)
+        windows.append(facts(record([dataclasses.replace(half, kind="KlDivergence")], number)))
+    (found,) = judged(windows).findings
+    assert found.rule == "reduction.wrong_denominator"
+    assert "instead of 0.5: the divisor is 45 besides the constant 0.5" in found.summary
 
 
 @pytest.mark.parametrize("divisor", ["all", "counted"])

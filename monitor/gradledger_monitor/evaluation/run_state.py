@@ -39,6 +39,7 @@ from gradledger_monitor.model.inactivity import Inactivity
 from gradledger_monitor.model.numbers import MAX_INT64
 from gradledger_monitor.model.run_history import RunHistory
 from gradledger_monitor.model.step_facts import RunInfo, StepFacts, merge
+from gradledger_monitor.rules.balance.beside import Beside
 from gradledger_monitor.rules.balance.patterns import Closed, Counts
 from gradledger_monitor.rules.catalogue import HISTORY_RULES, RULES
 from gradledger_monitor.rules.definition import RuleDefinition
@@ -378,4 +379,5 @@ def _restore_optimizer(rules: OptimizerRules, state: OptimizerState) -> None:
 
 def _closed(state: WindowState) -> Closed:
     counts = tuple(Counts(*each) for each in state.counts)
-    return Closed(*structs.astuple(state))._replace(counts=counts)
+    besides = tuple(Beside(*each) for each in state.beside)
+    return Closed(*structs.astuple(state))._replace(counts=counts, beside=besides)

@@ -104,6 +104,7 @@ class WindowState(Struct, frozen=True, forbid_unknown_fields=True, array_like=Tr
     unit: str
     further: tuple[tuple[str, float], ...]
     counts: tuple[tuple[str, str, float, float, float], ...]
+    beside: tuple[tuple[str, float, float, bool], ...]
 
 
 class OptimizerState(Struct, frozen=True, forbid_unknown_fields=True):

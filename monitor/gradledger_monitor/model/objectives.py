@@ -98,6 +98,17 @@ class Objective:
         by_class = ledger_in("class_weight", self.terms)
         return by_class is not None and by_class.misallocation > tolerance
 
+    @property
+    def is_mean_of_entries(self) -> bool:
+        """Whether it is a divergence whose mean is over rows and classes.
+
+        ``kl_div(reduction="mean")`` is so. The divergence of PyTorch's ``batchmean`` is as many
+        times as large as there are classes.
+        """
+        means = all(t.loss_term.reduction == "mean" for t in self.terms)
+        by_entry = self.reading.unit == "elements" or self.kind == "KlDivBackward0"
+        return means and by_entry and self.kind.startswith("KlDiv")
+
     def is_mean_of_counted(self, tolerance: float) -> bool:
         """Whether each micro-batch is divided by its number of tokens with a weight.
 

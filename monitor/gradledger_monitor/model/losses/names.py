@@ -8,6 +8,7 @@ from gradledger_monitor.ingest.schema import MicroBatch, Term
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.objectives import PENALTY
 
+DIVERGENCE = "KlDivergence"
 REDUCTIONS = ("MeanBackward", "SumBackward")  # losses without targets
 IndexedMicroBatches = list[tuple[int, MicroBatch]]  # with their index in the record
 
@@ -118,8 +119,8 @@ def named(terms: list[Term], task: int) -> list[tuple[str, int, Term]]:
 
     Terms on one head with one coefficient and one reduction, divided or not, are parts of one loss
     (chunks), numbered from 1. Two tasks on one head usually differ. A term without a head is its
-    own loss; of the penalties with one coefficient, the first stands for all. A loss that is alone
-    has the number of its task.
+    own loss, and so is each divergence, which may be that from another teacher; of the penalties
+    with one coefficient, the first stands for all. A loss that is alone has the number of its task.
     """
     if len(terms) == 1:
         return [(f"{terms[0].kind}#{task}", 1, terms[0])]
@@ -129,7 +130,7 @@ def named(terms: list[Term], task: int) -> list[tuple[str, int, Term]]:
     for index, term in enumerate(terms):
         kind = PENALTY if term.penalty else term.kind
         losses = losses_by_kind.setdefault(kind, {})
-        single = term.head is None and not term.penalty
+        single = (term.head is None or kind == DIVERGENCE) and not term.penalty
         alike = (term.head, number(term.coefficient), term.reduction, term.undivided)
         loss = index if single else alike
         name = f"{kind}#{losses.setdefault(loss, len(losses))}"

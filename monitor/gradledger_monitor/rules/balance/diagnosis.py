@@ -47,11 +47,15 @@ from gradledger_monitor.rules.balance.further import (
     is_divided_twice,
     is_in_one_micro_batch,
     is_undivided,
-    smoothed_cross_entropy,
     window_of_the_same_weight,
 )
 from gradledger_monitor.rules.balance.history import ONE_MORE, in_usual_unit
-from gradledger_monitor.rules.balance.masked import CONSTANT_SHARE, MASKED, masked_may_count
+from gradledger_monitor.rules.balance.masked import (
+    CONSTANT_SHARE,
+    MASKED,
+    by_ignored_beside,
+    masked_may_count,
+)
 from gradledger_monitor.rules.balance.patterns import (
     FAIR,
     NORMALISED,
@@ -149,7 +153,8 @@ def diagnose(facts: StepFacts, past: Sequence[Closed]) -> list[Diagnosis]:
     of_several_losses = facts.parameters_changed or facts.two_of_each_batch
     if of_several_losses and first.pattern not in FAIR:
         return [Diagnosis("unmeasured", CHANGED, main)]
-    return [first, *[_of_further(facts, objective, first, past) for objective in further]]
+    others = [(o, _of_further(facts, o, first, past)) for o in further]
+    return [first, *[_beside(facts, o, past, diagnosis) for o, diagnosis in others]]
 
 
 def is_undecided(facts: StepFacts) -> bool:
@@ -186,9 +191,7 @@ def _of_main(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> 
         return Diagnosis("unmeasured", NONLINEAR, objective)
     if objective.reading.of_part and not is_fair(facts, objective):
         return Diagnosis("unmeasured", PARTS_OR_TASKS, objective)
-    if smoothed_cross_entropy(facts, objective) is not None:
-        return Diagnosis("smoothing", objective=objective)
-    diagnosis = explain(facts, objective, past)
+    diagnosis = _beside(facts, objective, past, explain(facts, objective, past))
     masked = objective.weighted_inside and not objective.elements_count
     if masked and diagnosis.pattern in ("wandering", "early_step", "unprepared"):
         return Diagnosis("unmeasured", NO_ELEMENTS, objective)
@@ -200,6 +203,17 @@ def _of_main(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> 
     if not explained and masked_may_count(facts, objective, past, intended):
         return Diagnosis("unmeasured", MASKED, objective)
     return diagnosis
+
+
+def _beside(
+    facts: StepFacts, objective: Objective, past: Sequence[Closed], diagnosis: Diagnosis
+) -> Diagnosis:
+    """The diagnosis, unless the objective counts what the cross entropy on its logits ignores."""
+    ignored = by_ignored_beside(facts, objective, past)
+    if ignored is None:
+        return diagnosis
+    harmless = diagnosis.pattern in NORMALISED
+    return ignored if harmless or ignored.pattern == "smoothing" else diagnosis
 
 
 def _of_update_by_hand(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> Diagnosis:
@@ -237,10 +251,8 @@ def _of_further(
 ) -> Diagnosis:
     """A further objective: without the division by K that the main one has, or with its weight.
 
-    Or a cross entropy whose divisor counts ignored targets, too, or its smoothing.
+    Or a cross entropy whose divisor counts ignored targets, too.
     """
-    if smoothed_cross_entropy(facts, objective) is not None:
-        return Diagnosis("smoothing", objective=objective)
     if is_fair(facts, objective):
         return Diagnosis("fair", objective=objective)
     # whatever the main one is divided by: a penalty counts no tokens

@@ -15,7 +15,6 @@ from gradledger_monitor.model.readings import WeightedTerm
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.tolerances import WEIGHT
 from gradledger_monitor.rules.balance.evidence import (
-    BY_INDEX,
     SMOOTHING,
     Near,
     common_coefficient,
@@ -68,60 +67,6 @@ def counts_ignored(facts: StepFacts, objective: Objective) -> bool:
     summed = objective.kind.startswith("NllLoss") and reductions(objective) == {"sum"}
     smoothing = objective.kind == SMOOTHING
     return (summed or smoothing) and divides_by_all_positions(facts, objective)
-
-
-def smoothed_cross_entropy(facts: StepFacts, objective: Objective) -> Objective | None:
-    """The cross entropy that a smoothing belongs to, if that counts positions it ignores.
-
-    They share a head, and their weights add up to 1. In each micro-batch the smoothing counts all
-    positions of the cross entropy, and somewhere the cross entropy counts fewer.
-    """
-    if objective.kind != SMOOTHING:
-        return None
-    heads = {term.loss_term.head for term in objective.terms}
-    smoothed = _counts(objective, all_positions=False)
-    for other in facts.objectives:
-        by_index = other.kind.startswith(BY_INDEX)
-        if not by_index or {term.loss_term.head for term in other.terms} != heads or None in heads:
-            continue
-        counted, positions = (_counts(other, all_positions=each) for each in (False, True))
-        if smoothed == positions != counted and _shares_weight(facts, other, objective):
-            return other
-    return None
-
-
-def _shares_weight(facts: StepFacts, main: Objective, smoothing: Objective) -> bool:
-    """Whether the smoothing has the weight that the cross entropy lacks: 0.9 and 0.1.
-
-    A regularisation towards equal probabilities leaves the cross entropy its weight, and may be
-    meant for all positions. Compared are single positions, micro-batches, and the window.
-    """
-    of_main, of_smoothing = (
-        {(t.rank, t.micro_batch): (t.weight, t.tokens * t.weight) for t in objective.terms}
-        for objective in (main, smoothing)
-    )
-    pairs = [(of_main[key], of_smoothing[key]) for key in of_main.keys() & of_smoothing.keys()]
-    whole = main.ledger.balance / (facts.run.declared_scale or 1.0)
-    columns = [
-        [(m[0], s[0]) for m, s in pairs],
-        [(m[1], s[1]) for m, s in pairs],
-        [(main.ledger.balance, smoothing.ledger.balance)],
-    ]
-    return any(
-        share < 1 and all(m and Near(share * (1 + s / m), facts.tolerance)(1.0) for m, s in column)
-        for share in (whole, abs(common_coefficient(main) or 1.0))
-        for column in columns
-    )
-
-
-def _counts(objective: Objective, all_positions: bool) -> dict[tuple[int, int], float]:
-    """The tokens of each micro-batch, or all its positions, of which some may not count."""
-    counts: dict[tuple[int, int], float] = {}
-    for term in objective.terms:
-        key = (term.rank, term.micro_batch)
-        size = term.loss_term.size or term.loss_term.elements or 0
-        counts[key] = counts.get(key, 0.0) + (size if all_positions else term.tokens)
-    return counts
 
 
 def is_undivided(facts: StepFacts, objective: Objective) -> bool:

@@ -23,6 +23,7 @@ from gradledger_monitor.rules.balance.evidence import (
     is_round,
     is_scaled_by_loop,
     is_undivided_alone,
+    is_weight,
 )
 from gradledger_monitor.rules.balance.patterns import (
     FAIR,
@@ -144,7 +145,10 @@ def by_history(
         if not divisors_are_counts(facts, objective, past):
             return Diagnosis("other_divisor", NO_COUNT, objective)
         if objective.ledger.misallocation < NEARLY_EVEN:
-            return Diagnosis("wandering", objective=objective)
+            coefficient = common_coefficient(objective)
+            weighs = is_weight(coefficient, facts.micro_batches_of(objective))
+            constant = abs(coefficient or 1.0) if weighs else 1.0
+            return Diagnosis("wandering", objective=objective, constant=constant)
     divisor = _divisor(balance)
     single = len(facts.record.micro_batches) == 1
     whole = 1 < divisor <= MOST_MICRO_BATCHES and Near(balance, facts.tolerance)(1 / divisor)

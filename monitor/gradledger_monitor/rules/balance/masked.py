@@ -17,7 +17,13 @@ from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.model.readings import WeightedTerm
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.token_ledger import total
+from gradledger_monitor.rules.balance.beside import (
+    counts_ignored_of,
+    cross_entropy_beside,
+    shares_weight,
+)
 from gradledger_monitor.rules.balance.evidence import (
+    SMOOTHING,
     Near,
     constant_over_positions,
     ignores_targets,
@@ -30,6 +36,15 @@ from gradledger_monitor.rules.balance.patterns import Closed, Diagnosis, Pattern
 MASKED = (
     "some elements of the loss have no weight, and whether its divisor should count them is not "
     'known; if the loss is right, declare contract="sample"'
+)
+SMOOTHED = (
+    "the smoothing counts positions that the cross entropy on the same logits ignores; if that is "
+    'intended, declare contract="sample"'
+)
+DIVERGENCE = (
+    "a loss on the logits of a cross entropy counts all positions, of which that ignores some: "
+    "padding, or a prompt, whose share differs between batches; if all of them are meant, declare "
+    'contract="sample"'
 )
 CONSTANT_SHARE = (
     "That is the share of the elements that have a weight: its divisor counts the others, too. The "
@@ -106,6 +121,35 @@ def masked_may_count(
     counted = total(t.tokens * weight for t, weight in weights)
     whole = total((t.loss_term.elements or 0) * w for t, w in weights)
     return counted <= intended <= whole * (1 + facts.tolerance)
+
+
+def by_ignored_beside(
+    facts: StepFacts, objective: Objective, past: Sequence[Closed]
+) -> Diagnosis | None:
+    """Whether a loss counts positions that the cross entropy on the same logits ignores.
+
+    A smoothing with the weight that the cross entropy lacks must not. Another one, and a
+    divergence, may be meant for all positions, unless they are padded: then their number differs
+    between batches, or the share that is ignored follows the data.
+    """
+    main = cross_entropy_beside(facts, objective)
+    if main is None or not counts_ignored_of(objective, main):
+        return None
+    smoothing = objective.kind == SMOOTHING
+    if smoothing and shares_weight(facts, main, objective):
+        return Diagnosis("smoothing", objective=objective)
+    before = [(c, b) for c in past for b in c.beside if b.objective == objective.name]
+    if not all(b.all_of_them for _, b in before):
+        return None
+    ranks = facts.run.world_size
+    shares = [_Share(b.counted, b.positions, c.micro_batches * ranks) for c, b in before]
+    shares += _shares_now(main)
+    sizes = [share.size / share.micro_batches for share in shares]
+    padded = _is_ragged(sizes) or not _may_be_drawn(shares)
+    if smoothing and padded:
+        return Diagnosis("smoothing", objective=objective)
+    reason = SMOOTHED if smoothing else DIVERGENCE
+    return Diagnosis("all_positions", reason, objective) if smoothing or padded else None
 
 
 def _outer_weight(term: WeightedTerm) -> float:

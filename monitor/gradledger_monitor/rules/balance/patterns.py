@@ -9,12 +9,14 @@ from typing import Literal, NamedTuple
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.model.step_facts import StepFacts
+from gradledger_monitor.rules.balance.beside import Beside, beside
 from gradledger_monitor.rules.balance.evidence import is_scaled_by_loop, weight_of_micro_batch
 
 Pattern = Literal[
     "fair",
     "unmeasured",
     "other_divisor",  # B differs between windows, and the divisor is no count of elements
+    "all_positions",  # a loss may count those that the cross entropy beside it ignores by design
     "by_design",  # a contract other than the token mean, declared or chosen inside the loss
     "coefficient",  # a constant multiplier of the loss explains B
     "missing",  # B = K
@@ -43,7 +45,12 @@ Pattern = Literal[
 MOST_COUNTED = 6  # objectives of a window
 VARIES = 10  # two balances differ if their relative difference exceeds this many tolerances
 FAIR: tuple[Pattern, ...] = ("fair", "partial_before")
-NOT_MEASURED: tuple[Pattern, ...] = ("unmeasured", "other_divisor", "pending")
+NOT_MEASURED: tuple[Pattern, ...] = (
+    "unmeasured",
+    "other_divisor",
+    "all_positions",
+    "pending",
+)
 NORMALISED: tuple[Pattern, ...] = (*FAIR, "coefficient")  # B is 1, or a constant by design
 
 
@@ -103,6 +110,7 @@ class Closed(NamedTuple):
     # of a normalised main loss: the total weight of each micro-batch in the others, by their names
     further: tuple[tuple[str, float], ...] = ()
     counts: tuple[Counts, ...] = ()  # of a window that is not fair, the main objective first
+    beside: tuple[Beside, ...] = ()
 
     @classmethod
     def of(cls, facts: StepFacts, diagnosis: Diagnosis) -> Closed:
@@ -125,6 +133,7 @@ class Closed(NamedTuple):
             "" if facts.objective is None else facts.objective.reading.unit,
             tuple(_further(facts)) if diagnosis.pattern in NORMALISED else (),
             () if diagnosis.pattern in FAIR else tuple(counts_of(facts)),
+            tuple(beside(facts)) if len(facts.objectives) > 1 else (),
         )
 
 

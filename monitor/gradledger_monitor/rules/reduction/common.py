@@ -30,14 +30,18 @@ CHANGED_LATER = "before the loop changed gradient values one by one, which is no
 def no_mistake(window: Window) -> Outcome | None:
     """The outcome if the balance shows no mistake or is not measured; None if it shows one."""
     diagnosis = window.balance
-    if diagnosis.pattern == "other_divisor":  # a fair window before it was one by chance
+    if diagnosis.pattern in ("other_divisor", "all_positions"):  # what was fair was so by chance
         return Failure("not_measured", diagnosis.reason)
     if diagnosis.pattern in NOT_MEASURED:
         return not_measured(diagnosis.reason)
     if diagnosis.pattern == "by_design":
         return not_applicable(diagnosis.reason)
-    if not all(d.pattern in _NO_MISTAKE for d in window.diagnoses):
+    patterns = {d.pattern for d in window.diagnoses}
+    if not patterns <= {*_NO_MISTAKE, "all_positions"}:
         return None
+    further = diagnosed(window, "all_positions")
+    if further is not None:
+        return Failure("not_measured", further.reason)
     return ok(CHANGED_LATER) if window.facts.factor_unmeasured else OK
 
 

@@ -347,6 +347,8 @@ def _besides(objective: Objective, tolerance: float) -> str:
     """What is equal, if not the weights of the tokens."""
     if objective.is_of_weighted_means(tolerance):
         return " (of micro-batches, each the mean by its own class weights)"
+    if objective.is_mean_of_entries:
+        return " (of entries: its mean divides by the classes, too)"
     is_weighted = objective.reading.unit == "loss_weights"
     return " (besides those that the loss gives its elements)" if is_weighted else ""
 

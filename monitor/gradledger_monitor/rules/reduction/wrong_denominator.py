@@ -6,6 +6,7 @@ import math
 
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.objectives import Objective
+from gradledger_monitor.rules.balance.beside import cross_entropy_beside
 from gradledger_monitor.rules.balance.counts import followed_count
 from gradledger_monitor.rules.balance.evidence import (
     common_coefficient,
@@ -13,7 +14,6 @@ from gradledger_monitor.rules.balance.evidence import (
     divides_by_samples,
     ignores_targets,
 )
-from gradledger_monitor.rules.balance.further import smoothed_cross_entropy
 from gradledger_monitor.rules.balance.patterns import Pattern
 from gradledger_monitor.rules.gradient_scale_effects import changing_factor_effect
 from gradledger_monitor.rules.number_text import significant
@@ -62,8 +62,9 @@ class WrongDenominator(Rule):
     the count of the first or the last micro-batch, or of the window before, in six windows of at
     least three different counts; or the token weights match a division by all positions of a
     micro-batch, including those whose targets are ignored; of one of several losses, too. Or a
-    label smoothing by hand adds up positions that the cross entropy on the same logits ignores;
-    the weights of the two add up to 1.
+    label smoothing by hand adds up positions that the cross entropy on the same logits ignores, and
+    the weights of the two add up to 1, or the number of positions differs between batches, or the
+    share of ignored ones does by more than chance, as that of padding.
 
     **Why it matters**
 
@@ -85,7 +86,8 @@ class WrongDenominator(Rule):
     and the divisor does not match all positions. What has no weight is not ignored by the loss
     itself, and its share is the same in every window, or differs by chance, or drifts; or a bare
     mean, or a loss of each token, is masked, and its batches have one size: the mask may be
-    intended.
+    intended. A divergence on the logits of a cross entropy counts positions that this one ignores:
+    the verdict is then incomplete, if they may be padding.
 
     **Incidents**
 
@@ -171,7 +173,7 @@ def _of_other_count(window: Window) -> Outcome:
 def _of_smoothing(window: Window, smoothing: Objective) -> Outcome:
     """A smoothing by hand, which adds up positions that its cross entropy ignores."""
     facts = window.facts
-    main = smoothed_cross_entropy(facts, smoothing)
+    main = cross_entropy_beside(facts, smoothing)
     assert main is not None  # it is what the pattern was diagnosed from
     counted_ones, all_of_them = main.ledger.tokens, smoothing.ledger.tokens
     name = objective_name(main, facts.objectives)

@@ -1,0 +1,106 @@
+"""Losses on the logits of a cross entropy: whether they count positions that it ignores.
+
+A label smoothing, or the divergence of a distillation, is computed from the same log-probabilities.
+If a batch is padded, it must leave out the padding as the cross entropy does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from gradledger_monitor.model.objectives import Objective
+from gradledger_monitor.model.step_facts import StepFacts
+from gradledger_monitor.rules.balance.evidence import (
+    BY_INDEX,
+    SMOOTHING,
+    Near,
+    common_coefficient,
+)
+
+_OF_ALL_CLASSES = (SMOOTHING, "KlDivergence", "SoftCrossEntropy")
+
+
+class Beside(NamedTuple):
+    """What a loss and the cross entropy on the same logits count in a window, over all ranks.
+
+    ``all_of_them`` states whether the loss counts all positions of the cross entropy.
+    """
+
+    objective: str
+    counted: float  # by the cross entropy
+    positions: float
+    all_of_them: bool
+
+
+def cross_entropy_beside(facts: StepFacts, objective: Objective) -> Objective | None:
+    """The cross entropy on the same logits, if the objective is a loss of all classes."""
+    if not objective.kind.startswith(_OF_ALL_CLASSES):
+        return None
+    heads = {term.loss_term.head for term in objective.terms}
+    for other in facts.objectives:
+        by_index = other.kind.startswith(BY_INDEX)
+        same = {term.loss_term.head for term in other.terms} == heads and None not in heads
+        if by_index and same and _positions(objective).keys() == _positions(other).keys():
+            return other
+    return None
+
+
+def beside(facts: StepFacts) -> Iterator[Beside]:
+    """What each loss beside a cross entropy counts."""
+    for objective in facts.objectives:
+        main = cross_entropy_beside(facts, objective)
+        if main is not None:
+            counted, positions = sum(_counted(main).values()), sum(_positions(main).values())
+            yield Beside(objective.name, counted, positions, _counts_all(objective, main))
+
+
+def counts_ignored_of(objective: Objective, main: Objective) -> bool:
+    """Whether it counts all positions of a cross entropy, which ignores some."""
+    return _counts_all(objective, main) and _counted(main) != _positions(main)
+
+
+def _counts_all(objective: Objective, main: Objective) -> bool:
+    return _counted(objective) == _positions(main)
+
+
+def shares_weight(facts: StepFacts, main: Objective, smoothing: Objective) -> bool:
+    """Whether the smoothing has the weight that the cross entropy lacks: 0.9 and 0.1.
+
+    A regularisation towards equal probabilities leaves the cross entropy its weight, and may be
+    meant for all positions. Compared are single positions, micro-batches, and the window.
+    """
+    of_main, of_smoothing = (
+        {(t.rank, t.micro_batch): (t.weight, t.tokens * t.weight) for t in objective.terms}
+        for objective in (main, smoothing)
+    )
+    pairs = [(of_main[key], of_smoothing[key]) for key in of_main.keys() & of_smoothing.keys()]
+    whole = main.ledger.balance / (facts.run.declared_scale or 1.0)
+    columns = [
+        [(m[0], s[0]) for m, s in pairs],
+        [(m[1], s[1]) for m, s in pairs],
+        [(main.ledger.balance, smoothing.ledger.balance)],
+    ]
+    return any(
+        share < 1 and all(m and Near(share * (1 + s / m), facts.tolerance)(1.0) for m, s in column)
+        for share in (whole, abs(common_coefficient(main) or 1.0))
+        for column in columns
+    )
+
+
+def _counted(objective: Objective) -> dict[tuple[int, int], float]:
+    """The tokens of each micro-batch."""
+    counts: dict[tuple[int, int], float] = {}
+    for term in objective.terms:
+        key = (term.rank, term.micro_batch)
+        counts[key] = counts.get(key, 0.0) + term.tokens
+    return counts
+
+
+def _positions(objective: Objective) -> dict[tuple[int, int], float]:
+    """All positions of each micro-batch, of which some may not count."""
+    counts: dict[tuple[int, int], float] = {}
+    for term in objective.terms:
+        key = (term.rank, term.micro_batch)
+        counts[key] = counts.get(key, 0.0) + (term.loss_term.size or term.loss_term.elements or 0)
+    return counts
