@@ -148,7 +148,8 @@ class MicroBatch:
 class Event:
     """One call of the training loop inside the window, in order; ``own`` if on this optimizer.
 
-    ``factor`` is the factor on the gradients between the last backward and this call.
+    ``factor`` is the factor on the gradients between the last backward and this call, and ``rest``
+    the one on the clipped values between a clip by value and the step.
     """
 
     op: Op
@@ -158,6 +159,7 @@ class Event:
     limit: float | None = None  # clipping: the maximum norm or value
     norm: float | None = None  # clipping by norm: the total norm before it
     factor: float | None = None
+    rest: float | None = None
 
 
 @dataclass(eq=False, repr=False)

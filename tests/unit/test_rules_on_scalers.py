@@ -122,6 +122,15 @@ def test_a_clip_before_a_static_scale_is_divided_out_is_reported(
         )
 
 
+def test_a_clip_by_value_before_a_static_scale_is_divided_out_is_reported() -> None:
+    early = Event("clip_value", 2, limit=0.1, factor=1.0, rest=1 / SCALE)
+    finding = finding_of("clip_before_unscale", by_a_constant(SCALE, early))
+    assert finding is not None
+    assert finding.summary.endswith("each gradient value is at most 9.77e-05.")
+    late = Event("clip_value", 2, limit=0.1, factor=1 / SCALE, rest=1.0)
+    assert finding_of("clip_before_unscale", by_a_constant(SCALE, late)) is None
+
+
 def test_after_unscale_any_clip_is_right() -> None:
     assert finding_of("clip_before_unscale", scaled(1, Event("unscale", 2), clip(), STEP)) is None
 

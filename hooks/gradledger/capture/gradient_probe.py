@@ -6,7 +6,8 @@ evenly spread coordinates of each of four parameters therefore stand for the who
 - equal before and after: nothing was done to it;
 - all multiplied by one number (``common_factor``): scaled, unscaled or clipped by that factor;
 - all zero: zeroed;
-- anything else: changed in another way, for example clipped by value, or combined with other ranks.
+- anything else: changed in another way, for example combined with other ranks.
+  What a clip by value leaves is computed from the sample before it (``open_parts``).
 
 ``GradientProbe`` copies the coordinates on the training thread. The other functions compare copies
 on the background thread.

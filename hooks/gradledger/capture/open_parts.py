@@ -37,7 +37,9 @@ class OpenEvent:
     sample: Deferred | None = None
     covers_all: bool = False  # a clip of every parameter of the optimizer
 
-    def resolve(self, after_backward: Deferred | None, tolerance: float) -> Event:
+    def resolve(
+        self, after_backward: Deferred | None, at_step: Deferred | None, tolerance: float
+    ) -> Event:
         """The wire record; its factor is relative to the sample after the last backward."""
         event = Event(self.op, self.after, self.own, self.scaler, self.limit, value_of(self.norm))
         if self.sample is not None and after_backward is not None:
@@ -45,7 +47,33 @@ class OpenEvent:
                 after_backward.values(), self.sample.values(), tolerance
             )
             event.factor = factor if isinstance(factor, float) else None
+        if self.op == "clip_value" and self.sample is not None and at_step is not None:
+            limit = abs(self.limit or 0.0)
+            clipped = [max(-limit, min(limit, value)) for value in self.sample.values()]
+            rest = gradient_probe.common_factor(clipped, at_step.values(), tolerance)
+            event.rest = rest if isinstance(rest, float) else None
         return event
+
+
+def besides_clip_by_value(events: list[Event]) -> float | None:
+    """The factor on the gradients between the last backward and the step, besides a clip by value.
+
+    None if it is not known, or if there is not one such clip.
+    """
+    clips = [event for event in events if event.op == "clip_value"]
+    if len(clips) != 1 or clips[0].factor is None or clips[0].rest is None:
+        return None
+    return clips[0].factor * clips[0].rest
+
+
+def factor_after_clip(clip: Event, post_factor: float | None) -> float:
+    """What the gradients were multiplied by between a clip by norm and the step."""
+    if post_factor == 0:
+        return 0.0  # zeroed
+    until_clip = (clip.factor or 0.0) * clip_coefficient(clip)
+    if not until_clip or post_factor is None:
+        return 1.0
+    return post_factor / until_clip
 
 
 def was_clipped(events: list[OpenEvent], gradients: list[float], tolerance: float) -> bool:

@@ -24,7 +24,9 @@ from gradledger.capture.open_parts import (
     OpenReplaced,
     OpenScaler,
     OpenUpdate,
+    besides_clip_by_value,
     clip_coefficient,
+    factor_after_clip,
     left_open_record,
     root_of_squares,
     value_of,
@@ -32,7 +34,7 @@ from gradledger.capture.open_parts import (
 )
 from gradledger.capture.open_terms import HALF, OpenTerm, Reach, keep_own, present
 from gradledger.capture.replica_sample import OpenModels, OpenReplica
-from gradledger.records import CodeLocation, Event, MicroBatch, StepRecord
+from gradledger.records import CodeLocation, MicroBatch, StepRecord
 
 OWN_BUFFERS = (
     "the loop updates the parameters itself, and clears the gradients between its backwards: which "
@@ -231,8 +233,10 @@ class OpenStep:
 
     def clip_gives_norm(self) -> bool:
         """Whether the loop took the norm of all gradients after the last backward, by clipping."""
-        clips = [event for event in self.events if event.op == "clip_norm"]
-        return bool(clips) and clips[-1].covers_all and clips[-1].after == len(self.micro_batches)
+        clips = [event for event in self.events if event.op in ("clip_norm", "clip_value")]
+        if not clips or clips[-1].op == "clip_value" or not clips[-1].covers_all:
+            return False
+        return clips[-1].after == len(self.micro_batches)
 
     def last_sample(self) -> Deferred | None:
         """The gradient sample when the last backward had ended."""
@@ -267,8 +271,8 @@ class OpenStep:
         if self.update is not None and not self.update.decided:
             self.sample_at_step = self.update.decide(record.missing)
         record.half_precision = half
-        last = self.last_sample()
-        record.events = [event.resolve(last, tolerance) for event in self.events]
+        last, at_step = self.last_sample(), self.sample_at_step
+        record.events = [event.resolve(last, at_step, tolerance) for event in self.events]
         record.grad_scale = value_of(self.grad_scale)
         record.scaler = None if self.scaler is None else self.scaler.resolve()
         record.replaced = None if self.replaced is None else self.replaced.resolve()
@@ -345,6 +349,8 @@ class OpenStep:
         if total and isinstance(factor, str):
             factor = gradient_probe.common_factor(total, after.values(), tolerance)
             record.moved = isinstance(factor, float) or was_clipped(self.events, total, tolerance)
+        if factor == gradient_probe.CHANGED:
+            factor = besides_clip_by_value(record.events) or factor
         if record.moved or total == before.values():  # nothing was lost
             for micro_batch in record.micro_batches[1:]:
                 micro_batch.fresh = False
@@ -425,18 +431,8 @@ class OpenStep:
             record.norm = (
                 (clips[-1].norm or 0.0)
                 * clip_coefficient(clips[-1])
-                * self._factor_after(clips[-1], record)
+                * factor_after_clip(clips[-1], record.post_factor)
             )
-
-    @staticmethod
-    def _factor_after(clip: Event, record: StepRecord) -> float:
-        """What the gradients were multiplied by between the clip and the step."""
-        if record.post_factor == 0:
-            return 0.0  # zeroed
-        until_clip = (clip.factor or 0.0) * clip_coefficient(clip)
-        if not until_clip or record.post_factor is None:
-            return 1.0
-        return record.post_factor / until_clip
 
     def _measure_update(self, record: StepRecord) -> None:
         if self.replica is not None:
@@ -465,8 +461,9 @@ class OpenStep:
         if len(norms) < len(self.micro_batches) or not norms:
             return
         record.nonfinite = sum(1 for each in norms for norm in each if norm - norm != 0)
-        cleared = any(counted.was_fresh() for counted in self.micro_batches[1:])
-        if record.norm is None and record.post_factor is not None and not cleared:
+        other = any(counted.was_fresh() for counted in self.micro_batches[1:])
+        other = other or any(event.op == "clip_value" for event in self.events)
+        if record.norm is None and record.post_factor is not None and not other:
             record.norm = root_of_squares(norms[-1]) * abs(record.post_factor)
             record.missing.pop("norm", None)
 

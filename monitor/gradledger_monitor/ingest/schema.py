@@ -148,6 +148,7 @@ class Event(Struct, gc=False, kw_only=True, omit_defaults=True):
     limit: Number | None = None
     norm: Number | None = None
     factor: Number | None = None
+    rest: Number | None = None
 
 
 class Scaler(Struct, gc=False, kw_only=True, omit_defaults=True):

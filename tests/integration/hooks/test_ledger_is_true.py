@@ -203,3 +203,36 @@ def test_steps_on_scaled_gradients_have_the_scale_as_their_balance() -> None:
         assert_ledger_is_true(fact, truth)
         assert chart_metrics(fact)["scale"] == 1024
     assert accused(recorded.evaluation()) == {"scaler.step_bypassed": 1}
+
+
+@pytest.mark.parametrize("scale", [1.0, 64.0])
+@pytest.mark.parametrize("clipped_first", [False, True])
+@pytest.mark.parametrize("normalised", [False, True])
+def test_a_clip_by_value_leaves_the_ledger_of_the_gradients_before_it(
+    scale: float, clipped_first: bool, normalised: bool
+) -> None:
+    """Each value is limited, so that no one number is between backward and the step."""
+    model, norms = tiny_model(), []
+    with recording() as recorded:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for window in windows(3):
+            count = sum(map(tokens, window)) if normalised else 1
+            for batch in window:
+                loss = cross_entropy(model, batch, reduction="sum") / count
+                (loss * scale).backward()
+            gradients = [p.grad for p in model.parameters() if p.grad is not None]
+            if clipped_first:
+                nn.utils.clip_grad_value_(model.parameters(), 1e-3)
+            for gradient in gradients:
+                gradient.div_(scale)
+            if not clipped_first:
+                nn.utils.clip_grad_value_(model.parameters(), 1e-3)
+            norms.append(float(nn.utils.get_total_norm(gradients)))
+            optimizer.step()
+            optimizer.zero_grad()
+    for window, norm, facts in zip(windows(3), norms, recorded.facts(), strict=True):
+        assert facts.ledger is not None
+        balance = 1.0 if normalised else sum(map(tokens, window))
+        assert facts.ledger.balance == pytest.approx(balance, rel=1e-3)
+        assert facts.ledger.misallocation == pytest.approx(0, abs=1e-3)
+        assert facts.norm == pytest.approx(norm, rel=1e-5)

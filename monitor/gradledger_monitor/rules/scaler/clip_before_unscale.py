@@ -103,14 +103,14 @@ def _is_scaled(event: Event, scale: float) -> bool:
 def _before_division(window: Window, scale: float) -> Outcome:
     """A clip of gradients that a loop without a GradScaler divides by its constant later."""
     last = len(window.facts.record.micro_batches)
-    for event in window.facts.own_calls("clip_norm"):
+    for event in (e for e in window.facts.record.events if e.op in CLIP_CALLS and e.own):
         unchanged = number(event.factor) is not None  # of the gradients since backward
         if event.after == last and unchanged and _is_scaled(event, scale):
             norm, limit = number(event.norm), number(event.limit)
             summary = (
                 f"The clip to {limit:g} ran on gradients multiplied by {significant(scale)}, by "
                 f"which the loop divides them after it.{_measured(norm, scale)} After the "
-                f"division, the norm is at most {(limit or 0) / scale:.3g}."
+                f"division, {_bounded(event)} at most {(limit or 0) / scale:.3g}."
             )
             title = "Gradients are clipped before the loss scale is divided out"
             return _report(event, scale, window, title, summary, FIX_OF_STATIC_SCALE)
