@@ -1729,3 +1729,53 @@ def test_a_task_that_some_micro_batches_have_alone_has_their_share_of_the_window
     assert first(drawn).pattern == pattern
     both = facts(record([[classes, values], [classes, classes], [classes], [classes]]))
     assert first(both).pattern != "coefficient"
+
+
+def weighted_means(sums: Sequence[float], counts: Sequence[int], balance: float) -> list[StepFacts]:
+    """Three windows of losses that are divided by the sum of their own weights, by hand."""
+    share = balance / len(sums)
+    batches = []
+    for whole, count in zip(sums, counts, strict=True):
+        least, most = 0.2 * share / whole, 8 * share / whole
+        own = {"element_weight": share / whole, "elements": count, "size": count, "rows": count}
+        weights = {"weight_min": least, "weight_max": most}
+        batches.append(term(count, share / count, "none", **own, **weights))
+    return [facts(record(batches, number)) for number in (1, 2, 3)]
+
+
+@pytest.mark.parametrize(
+    ("counts", "balance", "expected"),
+    [
+        ((12, 12, 12, 12), 1.0, set()),
+        ((12, 12, 12, 12), 4.0, {"reduction.missing_division"}),
+        ((12, 12, 12, 12), 1 / 4, {"reduction.double_division"}),
+        ((20, 4, 12, 8), 1.0, {"reduction.token_weights_unequal"}),
+        ((20, 4, 12, 8), 4.0, {"reduction.missing_division", "reduction.token_weights_unequal"}),
+        ((20, 4, 12, 8), 1 / 4, {"reduction.double_division", "reduction.token_weights_unequal"}),
+    ],
+)
+def test_weighted_means_by_hand_are_those_of_class_weights(
+    counts: Sequence[int], balance: float, expected: set[str]
+) -> None:
+    sums = (31.0, 9.5, 22.4, 17.0)
+    by_hand = judged(weighted_means(sums, counts, balance))
+    batches = [
+        term(count, balance / 4 / count, class_weight=whole, rows=count)
+        for whole, count in zip(sums, counts, strict=True)
+    ]
+    of_classes = judged([facts(record(batches, number)) for number in (1, 2, 3)])
+    assert accused(by_hand).keys() == accused(of_classes).keys() == expected
+    if not expected:
+        note = "of micro-batches, each the mean by its own"
+        for evaluation in (by_hand, of_classes):
+            assert note in evaluation.coverage["reduction.token_weights_unequal"]
+
+
+def test_sums_of_weights_are_called_so() -> None:
+    evaluation = judged(weighted_means((31.0, 9.5, 22.4, 17.0), (20, 4, 12, 8), 1.0))
+    (found,) = evaluation.findings
+    assert "whose weights add up to 9.5 counts 3.3 times" in found.summary
+    assert "by the sum of its weights in the whole window" in found.fix
+    # a constant may be a weight: then nothing shows that the sums are what it is divided by
+    others = judged(weighted_means((31.0, 9.5, 22.4, 17.0), (20, 4, 12, 8), 7.0))
+    assert not any("weights add up" in finding.summary for finding in others.findings)

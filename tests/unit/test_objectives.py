@@ -285,8 +285,13 @@ def test_a_loss_may_be_divided_by_the_sum_of_the_weights_that_it_gives_its_token
 
     of_window = [weighted(0.5, 5, 8.5), weighted(1.5, 4, 8.5)]
     assert shown(objectives(*of_window)) == [(CE, "loss_weights", 8.5, 1.0)]
-    of_each = [weighted(0.5, 5, 5.0), weighted(1.5, 4, 12.0)]
-    assert [unit for _, unit, _, _ in shown(objectives(*of_each))] == ["elements"]
+    # the sum of each micro-batch divides it, and K: a mean of means
+    (of_each,) = objectives(weighted(0.5, 5, 5.0), weighted(1.5, 4, 12.0))
+    assert of_each.reading.unit == "loss_weights"
+    assert of_each.ledger.tokens == pytest.approx(8.5)
+    assert of_each.ledger.balance == pytest.approx(1.0) and of_each.ledger.misallocation > 0.2
+    others = [weighted(0.5, 5, 5.0), weighted(1.5, 4, 10.0)]
+    assert [unit for _, unit, _, _ in shown(objectives(*others))] == ["elements"]
 
 
 def test_utterances_of_one_length_by_chance_are_read_in_the_same_unit_as_others() -> None:

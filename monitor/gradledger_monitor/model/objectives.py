@@ -90,10 +90,17 @@ class Objective:
     def is_of_weighted_means(self, tolerance: float) -> bool:
         """Whether micro-batches of equal counts have equal weight, and unequal sums of weights.
 
-        A mean over the whole window would divide all of them by one sum.
+        A mean over the whole window would divide all of them by one sum. The weights are those of
+        classes, or others that the loss gives its tokens.
         """
-        are_means = all(t.loss_term.reduction == "mean" for t in self.terms)
-        if self.reading.unit != "tokens" or not are_means:
+        if self.reading.unit != "tokens":
+            return False
+        if self.weighted_inside:
+            return (
+                self.reading.is_even(tolerance)
+                and _by_own_weights(self.terms, tolerance) is not None
+            )
+        if any(t.loss_term.reduction != "mean" for t in self.terms):
             return False
         by_class = ledger_in("class_weight", self.terms)
         return by_class is not None and by_class.misallocation > tolerance
@@ -267,13 +274,15 @@ def _objective(
 
     1. the first fair reading: if the contract holds in one unit, the objective is right; of a loss
        that weighs its tokens, also if it is divided by the sum of these weights;
-    2. else the first that is fair but for a constant in front of the loss, as the square of the
+    2. else, of a loss that weighs its tokens, and divides each micro-batch by the sum of its
+       weights: the tokens if these are even, or the sums, if the balance is 1, or off by K;
+    3. else the first that is fair but for a constant in front of the loss, as the square of the
        temperature of a distillation; or in which the loss of each micro-batch is a mean, but for
-       K or 1/K; or whose count of all ranks divides it; or a mean over the tokens with a weight,
-       if the loss weighs them;
-    3. else the first even one in tokens or class weights: only its divisor is wrong; of utterances
+       K or 1/K, an even one before others; or whose count of all ranks divides it; or a mean over
+       the tokens with a weight, if the loss weighs them;
+    4. else the first even one in tokens or class weights: only its divisor is wrong; of utterances
        and labels that with the nearest balance;
-    4. else, and if the loss itself weighs its tokens, the first.
+    5. else, and if the loss itself weighs its tokens, the first.
     """
     whole = of_micro_batches(terms)
     inside = is_weighted_inside(terms) and not whole
@@ -287,13 +296,18 @@ def _objective(
     of_weights = by_loss_weights(terms) if inside else None
     if of_weights is not None and of_weights.is_fair(tolerance, scale):
         return Objective(name, terms, of_weights, inside)
+    own = _by_own_weights(terms, tolerance) if inside else None
+    if own is not None and _is_one_or_k(own, tolerance, scale):
+        of_tokens = (r for r in unfair if r.unit == "tokens" and r.is_even(tolerance))
+        return Objective(name, terms, next(of_tokens, own), inside)
     counted = [r for r in unfair if (r.unit in COUNTED or is_of_labels(r)) and not inside]
     even = [r for r in counted if r.is_even(tolerance)]
     if scale is not None and any(map(is_of_labels, even)):
         even.sort(key=lambda r: max(r.ledger.balance, scale) / min(r.ledger.balance, scale))
     units = [r for r in unfair if not r.of_part and not (inside and r.unit == "tokens")]
     weighted = [r for r in units if is_fair_but_for_a_constant(r, tolerance, scale)]
-    off_by_k = (r for r in units if is_off_by_k(r, tolerance, scale))
+    off_by_k = [r for r in units if is_off_by_k(r, tolerance, scale)]
+    off_by_k.sort(key=lambda reading: not reading.is_even(tolerance))
     by_count = filter(is_divided_by_its_count, units)
     readings = (Objective(name, terms, r, inside) for r in units)
     means = [o for o in readings if o.is_mean_of_counted(tolerance)]
@@ -302,3 +316,22 @@ def _objective(
     return Objective(
         name, terms, next(chain(weighted, off_by_k, by_count, even), unfair[0]), inside
     )
+
+
+def _by_own_weights(terms: list[WeightedTerm], tolerance: float) -> Reading | None:
+    """The sums of the weights that a loss gives its tokens, if each divides its micro-batch.
+
+    None if the number of its elements does, too: they are then what it counts.
+    """
+    reading = by_loss_weights(terms)
+    if reading is None or not reading.is_of_means(tolerance):
+        return None
+    by_elements = ledger_in("elements", terms)
+    if by_elements is not None and Reading("elements", by_elements, terms).is_of_means(tolerance):
+        return None
+    return reading
+
+
+def _is_one_or_k(reading: Reading, tolerance: float, scale: float | None) -> bool:
+    is_one = scale is not None and abs(reading.ledger.balance / scale - 1) <= tolerance
+    return is_one or is_off_by_k(reading, tolerance, scale)

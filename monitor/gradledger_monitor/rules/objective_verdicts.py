@@ -180,7 +180,8 @@ def _status_and_text(
     if diagnosis is not None and pattern in NOT_MEASURED:
         return "not_measured", diagnosis.reason
     if objective.is_of_weighted_means(facts.tolerance):
-        return "ok", "micro-batches of equal weight, each the mean by its own class weights"
+        weights = "weights" if objective.weighted_inside else "class weights"
+        return "ok", f"micro-batches of equal weight, each the mean by its own {weights}"
     if objective.is_mean_of_entries:
         return "ok", "equal weights of entries: its mean divides by the classes, too"
     return "ok", BALANCED if pattern in ("fair", "partial_before") else _equal(facts, objective)

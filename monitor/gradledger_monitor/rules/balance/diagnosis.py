@@ -180,7 +180,8 @@ def _without_factor(facts: StepFacts, reason: str) -> Diagnosis:
 
 
 def _of_main(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> Diagnosis:
-    if objective.weighted_inside and objective.reading.unit == "tokens":
+    by_tokens = objective.weighted_inside and objective.reading.unit == "tokens"
+    if by_tokens and not objective.is_of_weighted_means(facts.tolerance):
         return Diagnosis("unmeasured", NO_ELEMENTS, objective)
     if starts_from_earlier_losses(objective):
         return Diagnosis("unmeasured", ADDED_AGAIN, objective)

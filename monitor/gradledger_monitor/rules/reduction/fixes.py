@@ -175,6 +175,11 @@ SUM_OVER_CLASS_WEIGHTS = """\
 # over all ranks. Then undo what divides once more: K in accelerator.backward() and in automatic
 # optimization of Lightning, the number of ranks in DDP and FSDP."""
 
+SUM_OVER_WEIGHTS = """\
+# Divide the sum of the weighted loss by the sum of its weights in the whole window, over all ranks.
+# Then undo what divides once more: K in accelerator.backward() and in automatic optimization of
+# Lightning, the number of ranks in DDP and FSDP."""
+
 NO_SHORT_BATCH = """\
 # either leave out the short last batch of each epoch, with DataLoader(..., drop_last=True), or:"""
 
@@ -185,8 +190,10 @@ NOTE_ACCELERATE = """
 def token_mean(facts: StepFacts, objective: Objective | None) -> str:
     """The sum over the tokens of a window, divided by their number: for a cross entropy.
 
-    If it weighs its classes, divided by the sum of their weights.
+    If it weighs its classes, or is divided by its own weights, divided by the sum of the weights.
     """
+    if objective is not None and objective.reading.unit == "loss_weights":
+        return SUM_OVER_WEIGHTS
     if _has_class_weights(objective):
         return _code(CLASS_WEIGHTED_MEAN, facts, SUM_OVER_CLASS_WEIGHTS)
     return fix_of_tokens(_code(TOKEN_MEAN, facts), objective)
@@ -196,8 +203,9 @@ def fix_of_tokens(code: str, objective: Objective | None) -> str:
     """Code that sums a cross entropy; of other losses, the comment on what must hold."""
     if _has_class_weights(objective):
         return SUM_OVER_CLASS_WEIGHTS
-    tokens = objective is not None and objective.kind.startswith("NllLoss")
-    return code if tokens else SUM_OVER_WINDOW
+    if objective is None or objective.weighted_inside:
+        return SUM_OVER_WINDOW
+    return code if objective.kind.startswith("NllLoss") else SUM_OVER_WINDOW
 
 
 def _has_class_weights(objective: Objective | None) -> bool:

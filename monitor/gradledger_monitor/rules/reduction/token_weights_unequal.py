@@ -103,14 +103,14 @@ class TokenWeightsUnequal(Rule):
     **When it is silent**
 
     All micro-batches hold equally many tokens (the mean of means is then right; of means by class
-    weights it is near, and the verdict states it); the loss itself gives the tokens of one micro-
-    batch different weights (advantages, a mean per sequence), and its elements have equal weights,
-    or a mask may have left some of them out; each micro-batch has as many elements as a ranked list
-    has pairs, and each list may count once; a loss other than a cross entropy is divided by another
-    number than a count, such as a sum of targets; micro-batches of equal counts have weights that
-    follow from their data, such as a loss that is divided by its detached value; a further loss
-    moves less than the warning's share of the gradient; each backward has a separate loss (real and
-    fake batches of a GAN critic); the run declares ``contract="sequence"`` or
+    weights, or by others, it is near, and the verdict states it); the loss itself gives the tokens
+    of one micro-batch different weights (advantages, a mean per sequence), and its elements have
+    equal weights, or a mask may have left some of them out; each micro-batch has as many elements
+    as a ranked list has pairs, and each list may count once; a loss other than a cross entropy is
+    divided by another number than a count, such as a sum of targets; micro-batches of equal counts
+    have weights that follow from their data, such as a loss that is divided by its detached value;
+    a further loss moves less than the warning's share of the gradient; each backward has a separate
+    loss (real and fake batches of a GAN critic); the run declares ``contract="sequence"`` or
     ``contract="sample"``.
 
     **Incidents**
@@ -256,7 +256,7 @@ class TokenWeightsUnequal(Rule):
         summary = (
             f"In step {facts.step}, {ledger.misallocation * share:.1%} of the {whole}'s weight is "
             f"on the wrong {element}s{of_part}{average}. Weights differ {where}{besides}: "
-            f"{_contrast(entries, element, objective.reading.unit == 'class_weight')}"
+            f"{_contrast(entries, element, objective.reading.unit)}"
         )
         return finding(
             self._severity(facts, objective, recent),
@@ -346,7 +346,8 @@ def _even_weights(
 def _besides(objective: Objective, tolerance: float) -> str:
     """What is equal, if not the weights of the tokens."""
     if objective.is_of_weighted_means(tolerance):
-        return " (of micro-batches, each the mean by its own class weights)"
+        weights = "weights" if objective.weighted_inside else "class weights"
+        return f" (of micro-batches, each the mean by its own {weights})"
     if objective.is_mean_of_entries:
         return " (of entries: its mean divides by the classes, too)"
     is_weighted = objective.reading.unit == "loss_weights"
@@ -366,15 +367,22 @@ def _whole(facts: StepFacts, objective: Objective) -> str:
     return objective_name(objective, facts.objectives) if heaviest else "gradient"
 
 
-def _contrast(entries: Iterable[Entry], element: str, by_class: bool) -> str:
+# by unit: what is compared in micro-batches whose sums of weights differ
+_OF_WEIGHTS = {
+    "class_weight": (" of a class", "one of this class", "class weights"),
+    "loss_weights": (" of a weight", "one of this weight", "weights"),
+}
+
+
+def _contrast(entries: Iterable[Entry], element: str, unit: str) -> str:
     """The largest weight against the smallest, which may be zero."""
     entries = list(entries)
     heavy = max(entries, key=lambda e: e.relative)
     light = min(entries, key=lambda e: e.relative)
     if not light.relative:
-        which = _micro_batch(light, entries, element, by_class)
+        which = _micro_batch(light, entries, element, unit)
         return f"the {element}s of {which} have no weight."
-    heavy_one, light_one = (_micro_batch(e, entries, element, by_class) for e in (heavy, light))
+    heavy_one, light_one = (_micro_batch(e, entries, element, unit) for e in (heavy, light))
     if heavy.rank != light.rank:
         heavy_one, light_one = (
             f"{heavy_one} on rank {heavy.rank}",
@@ -382,7 +390,7 @@ def _contrast(entries: Iterable[Entry], element: str, by_class: bool) -> str:
         )
     elif heavy_one == light_one:
         heavy_one, light_one = (f"micro-batch {e.micro_batch + 1}" for e in (heavy, light))
-    which, one = (" of a class", "one of this class") if by_class else ("", "one")
+    which, one, _ = _OF_WEIGHTS.get(unit, ("", "one", ""))
     article = "an" if element[0] in "eu" else "a"
     return (
         f"{article} {element}{which} in {heavy_one} counts "
@@ -390,12 +398,13 @@ def _contrast(entries: Iterable[Entry], element: str, by_class: bool) -> str:
     )
 
 
-def _micro_batch(entry: Entry, entries: list[Entry], element: str, by_class: bool) -> str:
+def _micro_batch(entry: Entry, entries: list[Entry], element: str, unit: str) -> str:
     """The micro-batch of an entry, which may be one of several parts, by its elements."""
     of = (entry.rank, entry.micro_batch)
     parts = [e.tokens for e in entries if (e.rank, e.micro_batch) == of]
-    if by_class:
-        return f"the micro-batch whose class weights add up to {significant(total(parts))}"
+    if unit in _OF_WEIGHTS:
+        weights = _OF_WEIGHTS[unit][-1]
+        return f"the micro-batch whose {weights} add up to {significant(total(parts))}"
     return f"the micro-batch with {counted(round(total(parts)), element)}"
 
 

@@ -226,9 +226,10 @@ def _cause(
             f"micro-batch{besides}, including {ignored}"
         )
     n = objective.ledger.tokens
-    if objective.reading.unit == "class_weight":
-        they = "they" if pattern == "stale" else "the class weights"
-        quantity, count = "sum of the class weights", f"{they} add up to {significant(n)}"
+    if objective.reading.unit in ("class_weight", "loss_weights"):
+        weights = "class weights" if objective.reading.unit == "class_weight" else "weights"
+        they = "they" if pattern == "stale" else f"the {weights}"
+        quantity, count = f"sum of the {weights}", f"{they} add up to {significant(n)}"
     else:
         verb = "counts" if round(n) == 1 else "count"
         quantity, count = f"number of {element}s", f"{counted(round(n), element)} {verb}"
