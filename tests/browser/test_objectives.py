@@ -22,6 +22,7 @@ def test_a_run_shows_each_objective_with_its_verdict_and_its_curve(
     open_run(page, "several", 8)
     rows = page.locator("#objectives tbody tr")
     expect(rows).to_have_count(2)
+    expect(page.locator("#objectives")).not_to_contain_text("only earlier steps")
     expect(rows.nth(0)).to_contain_text("Cross entropy")
     expect(rows.nth(0)).to_contain_text("Balanced")
     expect(rows.nth(1)).to_contain_text("16 elements")
@@ -30,6 +31,17 @@ def test_a_run_shows_each_objective_with_its_verdict_and_its_curve(
     page.locator("#chart-objective-balance").scroll_into_view_if_needed()
     until(page, f"{LINES}?.map((line) => line.name ?? null).slice(0, 2)", ["cross entropy", "mean"])
     expect(page.locator("#chart-objective-balance .legend")).to_contain_text("mean 0.04")
+
+
+def test_a_long_run_states_that_losses_of_earlier_steps_alone_are_not_listed(
+    page: Page, service: Service
+) -> None:
+    service.post(batch("long", [with_router(n, divided=False) for n in range(1, 54)]))
+    assert eventually(HANGS, judged(service, "long", 53))
+    open_run(page, "long", 53)
+    text = "Mean over 50 steps up to step 53."
+    expect(page.locator("#objectives")).to_contain_text(text)
+    expect(page.locator("#objectives")).to_contain_text("only earlier steps have is not listed")
 
 
 def test_a_step_has_one_ledger_for_each_objective(page: Page, service: Service) -> None:

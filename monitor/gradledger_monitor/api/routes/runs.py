@@ -81,7 +81,11 @@ def get_quarantined(store: StoreDep, run: RunId) -> JsonResponse:
 
 @router.get("/{run}/verdict", response_model=VerdictDocument, responses=problems(404, 422))
 def get_verdict(store: StoreDep, run: RunId) -> JsonResponse:
-    """The verdict, in the format of ``gradledger check --json``."""
+    """The verdict, in the format of ``gradledger check --json``.
+
+    Its objectives are those of the last 50 steps of each optimizer. A loss that only earlier steps
+    have is not among them, and losses of equal form that no layer separates are one.
+    """
     row = require_run(store, run)
     evaluation = queries.evaluation(store, run)
     objectives = recent_objectives(store, run, evaluation.findings)
