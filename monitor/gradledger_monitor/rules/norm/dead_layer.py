@@ -37,9 +37,10 @@ class DeadLayer(Rule):
     gradient of 0: they are used, and the loss does not change with them.
 
     It is a warning if only biases have a gradient and all other layers have one of exactly 0: the
-    output of the model is then the same for every input; and if the gradient of all layers is
-    exactly 0: nothing is trained. Otherwise it is information: a pooling layer whose output is not
-    used, or a backbone that runs under ``no_grad()``, may be intended.
+    output of the model is then the same for every input. Otherwise it is information: a pooling
+    layer whose output is not used, or a backbone that runs under ``no_grad()``, may be intended. So
+    may a loss that is 0 for a time: rewards that do not come yet, a weight that increases later,
+    margins that all samples satisfy.
 
     **What to do**
 
@@ -110,12 +111,13 @@ def _constant(alive: Sequence[Layer], dead: Sequence[Layer], observed: int) -> O
 
 
 def _nothing(dead: Sequence[Layer], observed: int) -> Outcome:
+    # Not a warning: a softmax over one class is a mistake, and rewards of 0 are none.
     return finding(
-        "warning",
+        "info",
         "All gradients are 0",
         f"The gradient of {_names(dead)} was exactly 0 at each of the "
-        f"{counted(observed, 'sampled step')}. The loss does not change with any parameter, so "
-        "nothing is trained.",
+        f"{counted(observed, 'sampled step')}: the loss trains nothing at them. It may be 0 by "
+        "design at first, as with rewards that do not come yet, or a weight that increases later.",
         FIX,
         **_evidence(dead, observed),
     )
