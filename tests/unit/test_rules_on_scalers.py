@@ -131,6 +131,12 @@ def test_a_clip_by_value_before_a_static_scale_is_divided_out_is_reported() -> N
     assert finding_of("clip_before_unscale", by_a_constant(SCALE, late)) is None
 
 
+def test_a_limit_of_values_that_is_multiplied_by_the_scale_is_right() -> None:
+    limit = 0.02 * SCALE  # far below the scale, as a limit of single values is
+    early = Event("clip_value", 2, limit=limit, factor=1.0, rest=1 / SCALE)
+    assert finding_of("clip_before_unscale", by_a_constant(SCALE, early)) is None
+
+
 def test_after_unscale_any_clip_is_right() -> None:
     assert finding_of("clip_before_unscale", scaled(1, Event("unscale", 2), clip(), STEP)) is None
 

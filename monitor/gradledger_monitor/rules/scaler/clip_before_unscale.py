@@ -15,6 +15,8 @@ from gradledger_monitor.rules.scaler.common import SCALER_IN_USE, static_scale
 # Of the scale. GradScaler starts at 65,536, and clips are mostly to norms near 1: a limit that is
 # not multiplied by the scale stays below, unless the scale has collapsed.
 SCALED_LIMIT = 0.1
+# Of a clip by value: single values are smaller than a norm, and so are the limits in use.
+SCALED_LIMIT_OF_VALUES = 0.001
 
 FIX = """\
 scaler.unscale_(optimizer)
@@ -61,9 +63,9 @@ class ClipBeforeUnscale(Rule):
     **When it is silent**
 
     ``unscale_`` ran first, or the gradients were unscaled by hand; the limit is infinite, so
-    that the clip only measures the norm; the limit is at least a tenth of the scale, as one
-    that is multiplied by it, too. A static scale below 16, or one that equals a count of the
-    window, may be no loss scale.
+    that the clip only measures the norm; the limit is at least a tenth of the scale (of a clip by
+    value: a thousandth), as one that is multiplied by it, too. A static scale below 16, or one
+    that equals a count of the window, may be no loss scale.
 
     **Incidents**
 
@@ -95,7 +97,8 @@ def _is_scaled(event: Event, scale: float) -> bool:
     limit, factor = number(event.limit), number(event.factor)
     if scale == 1 or event.after == 0 or limit is None or math.isinf(limit):
         return False
-    if limit >= SCALED_LIMIT * scale:
+    lowest = SCALED_LIMIT if event.op == "clip_norm" else SCALED_LIMIT_OF_VALUES
+    if limit >= lowest * scale:
         return False
     return factor is None or factor * scale > 2
 
@@ -131,6 +134,8 @@ def _report(
     event: Event, scale: float, window: Window, title: str, summary: str, fix: str
 ) -> Outcome:
     norm = number(event.norm)
+    if event.op == "clip_value":
+        fix = fix.replace("clip_grad_norm_", "clip_grad_value_").replace("max_norm", "clip_value")
     return finding(
         "error",
         title,
