@@ -1023,11 +1023,13 @@ def last_of(windows: Sequence[StepFacts]) -> Diagnosis:
 @pytest.mark.parametrize(
     ("windows", "smoothing", "divergence"),
     [
-        # batches of many lengths are padded
-        ([((20, 25, 9), (30, 28, 12))], "smoothing", "all_positions"),
-        ([((20,), (30,)), ((25,), (28,)), ((9,), (12,))], "smoothing", "all_positions"),
-        # of one length: a share that follows the data
-        ([((300, 450, 100), (500, 500, 500))], "smoothing", "all_positions"),
+        # batches of many lengths, and a share that follows the data, are padded
+        ([((200, 250, 60), (300, 280, 120))], "smoothing", "all_positions"),
+        ([((200,), (300,)), ((250,), (280,)), ((60,), (120,))], "smoothing", "all_positions"),
+        # of many lengths: texts without padding, of which tokens are drawn
+        ([((20, 25, 9), (30, 28, 12))], "all_positions", "all_positions"),
+        # of one length: prompts, or as many tokens as are drawn for a batch
+        ([((300, 450, 100), (500, 500, 500))], "all_positions", "all_positions"),
         # a share that is drawn, as of masked language modelling, or always the same
         ([((150, 148, 155), (1000, 1000, 1000))], "all_positions", "coefficient"),
         ([((20,), (30,)), ((20,), (30,))], "all_positions", "coefficient"),

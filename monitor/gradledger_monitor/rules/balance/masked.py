@@ -130,7 +130,8 @@ def by_ignored_beside(
 
     A smoothing with the weight that the cross entropy lacks must not. Another one, and a
     divergence, may be meant for all positions, unless they are padded: then their number differs
-    between batches, or the share that is ignored follows the data.
+    between batches, or the share that is ignored follows the data. Either may have another cause
+    (texts without padding, prompts, a share that is drawn for each batch): both show padding.
     """
     main = cross_entropy_beside(facts, objective)
     if main is None or not counts_ignored_of(objective, main):
@@ -145,11 +146,13 @@ def by_ignored_beside(
     shares = [_Share(b.counted, b.positions, c.micro_batches * ranks) for c, b in before]
     shares += _shares_now(main)
     sizes = [share.size / share.micro_batches for share in shares]
-    padded = _is_ragged(sizes) or not _may_be_drawn(shares)
-    if smoothing and padded:
-        return Diagnosis("smoothing", objective=objective)
-    reason = SMOOTHED if smoothing else DIVERGENCE
-    return Diagnosis("all_positions", reason, objective) if smoothing or padded else None
+    lengths_differ, is_drawn = _is_ragged(sizes), _may_be_drawn(shares)
+    if smoothing:
+        if lengths_differ and not is_drawn:
+            return Diagnosis("smoothing", objective=objective)
+        return Diagnosis("all_positions", SMOOTHED, objective)
+    padded = lengths_differ or not is_drawn
+    return Diagnosis("all_positions", DIVERGENCE, objective) if padded else None
 
 
 def _outer_weight(term: WeightedTerm) -> float:

@@ -63,8 +63,8 @@ class WrongDenominator(Rule):
     least three different counts; or the token weights match a division by all positions of a
     micro-batch, including those whose targets are ignored; of one of several losses, too. Or a
     label smoothing by hand adds up positions that the cross entropy on the same logits ignores, and
-    the weights of the two add up to 1, or the number of positions differs between batches, or the
-    share of ignored ones does by more than chance, as that of padding.
+    the weights of the two add up to 1, or the number of positions differs between batches, and the
+    share of ignored ones does by more than chance, as with padding.
 
     **Why it matters**
 
@@ -184,12 +184,11 @@ def _of_smoothing(window: Window, smoothing: Objective) -> Outcome:
         f"The {name} has {counted_ones:,.0f} tokens in this window. The smoothing on the same "
         f"logits adds up the log-probabilities of {all_of_them:,.0f} positions: {ignored:.0%} of "
         "them are ignored by the cross entropy, as padding is. They pull the weights to equal "
-        "probabilities, more so in a batch with more padding.",
+        "probabilities, more so in a batch of which more is ignored.",
         FIX_OF_SMOOTHING,
         objective=objective_name(smoothing, facts.objectives),
         tokens=as_count(counted_ones),
         positions=as_count(all_of_them),
-        padding=True,
     )
 
 

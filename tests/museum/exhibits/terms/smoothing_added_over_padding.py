@@ -8,7 +8,8 @@ from museum.parts import IGNORED, TinyLM, text, valid
 torch.manual_seed(47)
 model = TinyLM()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
-windows = text(5, seed=47)
+LENGTHS = tuple((long,) * 3 + (short,) * 3 for long, short in ((40, 3), (25, 24), (60, 5)))
+windows = text(5, seed=47, lengths=(LENGTHS,))
 
 for window in windows:
     tokens = sum(valid(labels) for _, labels in window)
