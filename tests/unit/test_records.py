@@ -32,6 +32,13 @@ def said(record: Record) -> dict[str, Any]:
     return plain
 
 
+def test_what_one_optimizer_adds_to_a_shared_backward_is_not_in_the_record_of_another() -> None:
+    shared = OpenMicroBatch(1, missing={"loss": "not one number"})
+    one, other = (CountedMicroBatch(shared).resolve() for _ in range(2))
+    one.missing["rescaled"] = "the first optimizer alone clears its gradients"
+    assert other.missing == shared.missing == {"loss": "not one number"}
+
+
 def test_a_record_says_what_it_is_and_nothing_that_it_does_not_know() -> None:
     assert said(StepRecord(0, 7, 1.5)) == {"type": "step", "optimizer": 0, "step": 7, "time": 1.5}
     assert said(EndRecord(2.0)) == {"type": "end", "time": 2.0}

@@ -100,7 +100,7 @@ class OpenMicroBatch:
             constant_target=None if targets is None else gradient_probe.is_uninformative(targets),
             consecutive_target=bool(targets) and gradient_probe.are_consecutive(targets or []),
             without_gradient=self._without_gradient(),
-            missing=self.missing,
+            missing=dict(self.missing),  # optimizers that share it each add their own
         )
 
     def _without_gradient(self) -> float | None:

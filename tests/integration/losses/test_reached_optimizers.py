@@ -266,12 +266,36 @@ def test_a_loss_that_is_detached_later_counts_no_more_at_once() -> None:
     assert losses == [({HEAD}, {HEAD, BODY})] * 30 + [({HEAD}, {BODY})] * 30
 
 
-def test_a_loss_that_is_detached_no_more_counts_soon() -> None:
+def test_a_loss_that_is_detached_no_more_counts_at_once() -> None:
+    losses = many(Model(plain), lambda number: number % 15 != 14, 60)
+    assert losses == ([({HEAD}, {BODY})] * 14 + [({HEAD}, {HEAD, BODY})]) * 4
+
+
+def test_a_loss_that_is_attached_far_below_counts_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reached_optimizers, "NEAR", 3)
     losses = many(Model(plain), lambda number: number < 30, 60)
     assert losses[:30] == [({HEAD}, {BODY})] * 30
     assert losses[30 + reached_optimizers.EVERY :] == [({HEAD}, {HEAD, BODY})] * (
         30 - reached_optimizers.EVERY
     )
+
+
+def test_losses_of_many_critic_steps_do_not_stand_for_those_of_the_generator() -> None:
+    generator, critic = nn.Linear(4, 6), nn.Sequential(*(nn.Linear(6, 6) for _ in range(40)))
+    with recording() as recorded:
+        of_critic, of_generator = (torch.optim.SGD(m.parameters()) for m in (critic, generator))
+        for number in range(1, 53):
+            fake = generator(torch.randn(8, 4))
+            real, trains_critic = torch.randn(8, 6), number % 13 != 0
+            pair = (real, fake.detach()) if trains_critic else (fake, 2 * fake)
+            losses = [F.mse_loss(critic(x), torch.ones(8, 6)) for x in pair]
+            (losses[0] + losses[1]).backward()
+            (of_critic if trains_critic else of_generator).step()
+            of_critic.zero_grad()
+            of_generator.zero_grad()
+    assert reasons(recorded, 0) == [None] * 48
+    assert reasons(recorded, 1) == [None] * 4
+    assert kinds(recorded, 1) == {(BODY, BODY)}
 
 
 def test_nothing_of_the_graph_is_kept() -> None:

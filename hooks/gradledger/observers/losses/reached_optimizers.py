@@ -11,8 +11,10 @@ backward several losses, when the backward has ended: what checkpointing compute
 FSDP2 had gathered, is known then. The graph is read, never evaluated or kept.
 
 If the answer was the same in a row of backwards, the whole graph is followed in some of the next
-ones only. In the others, each loss is followed for a few nodes, to confirm what it reaches. A loss
-that begins to reach an optimizer is then missing in a few windows, but none has a loss too many.
+ones only. In the others, each loss is followed for a few nodes, to confirm what it reaches: it must
+reach the same optimizers there, and the nodes must be the same ones. If a loss is attached farther
+down, it is missing in a few windows, but none has a loss too many. The gradients show whether the
+backward reached another optimizer than the losses did before.
 
 A way that leads through a custom function with several outputs (a compiled module, a reentrant
 checkpoint) proves nothing, unless the same losses use all of its outputs: the function may detach
@@ -36,11 +38,11 @@ from gradledger.observers.losses.node_names import PARAMETER, PASSED_ON_IN_ORDER
 
 if TYPE_CHECKING:
     from gradledger.capture.open_records import OpenMicroBatch
-    from gradledger.capture.windows import OpenWindows
+    from gradledger.capture.windows import OpenWindows, OptimizerWindow
 
 MAX_OPTIMIZERS = 16  # where there are more, each holds a parameter or a layer of one model
 SAME, EVERY = 8, 16  # backwards in a row with the same answer; the whole graph in one of these
-NEAR = 64  # nodes below a loss in which its optimizers are confirmed
+NEAR, NEAR_ALL = 64, 512  # nodes below a loss, and below all, in which its optimizers are confirmed
 MAX_KNOWN = 64  # kinds of backwards in a process
 MAX_NODES = 50_000  # visits in one backward, about 20 ms
 TOO_LARGE = f"the graph of several losses has more than {MAX_NODES} nodes"
@@ -73,12 +75,11 @@ class ReachedOptimizers:
             for parameter in window.parameters():
                 owners[id(parameter)] = owners.get(id(parameter), 0) | 1 << number
         reach = micro_batch.reach = Reach()
-        numbers = [id(window) for window in windows]
-        key = (*numbers, *((term.kind, term.reduction) for term in terms))
+        key = (*map(id, windows), len(owners), *((term.kind, term.reduction) for term in terms))
         if len(self._answers) == MAX_KNOWN and key not in self._answers:
             self._answers.clear()
         answers = self._answers.setdefault(key, _Answers())
-        walk = reach.walk = _Walk(reach, numbers, owners, answers)
+        walk = reach.walk = _Walk(reach, windows, owners, answers)
         for loss, term in zip(losses, terms, strict=True):
             nodes = [loss.path.function or loss.node, *loss.alike]
             walk.start(term, nodes, inside=loss.compiled is not None)
@@ -108,6 +109,7 @@ class _Answers:
     """Which optimizers the losses of some backwards reach: a mask of losses for each of them."""
 
     reached: list[int] = field(default_factory=list)
+    near: list[int] = field(default_factory=list)  # the nodes near each loss, as a number
     same: int = 0  # backwards in a row
     confirmed: int = 0  # since the whole graph was followed
 
@@ -122,7 +124,11 @@ class _Walk:
     SHIFT = 512  # more than there are terms in a micro-batch
 
     def __init__(
-        self, reach: Reach, windows: list[int], owners: dict[int, int], answers: _Answers
+        self,
+        reach: Reach,
+        windows: list[OptimizerWindow],
+        owners: dict[int, int],
+        answers: _Answers,
     ) -> None:
         self.unknown = ""
         self._answers = answers
@@ -150,48 +156,68 @@ class _Walk:
         """Follow all losses, and note which optimizers each reaches."""
         self._reach.walk = None
         with guard.fail_open("the search for the optimizers of a loss", self._fail):
-            if not self._is_confirmed():
+            near = self._follow_near()
+            if not self._is_confirmed(near):
                 self._run()
-                self._remember()
+                self._remember(near)
         self._note()
 
     def _fail(self, where: str, error: Exception) -> None:
         guard.report(where, error)
         self.unknown = f"{where} failed: {type(error).__name__}"
 
-    def _is_confirmed(self) -> bool:
+    def _follow_near(self) -> list[tuple[int, int]]:
+        """For each loss, the optimizers that it reaches within a few nodes, and which nodes."""
+        if self._answers.same < SAME - 1 or self.inside:
+            return []  # it is too early to compare them
+        limit = min(NEAR, NEAR_ALL // len(self._terms))
+        return [self._near(1 << bit, limit) for bit in range(len(self._terms))]
+
+    def _near(self, bit: int, limit: int) -> tuple[int, int]:
+        owners, names = 0, []
+        nodes = [node for *_, node, _, mask in self._queue if mask & bit]
+        visited = set(nodes)
+        for node in nodes:  # which grows
+            names.append(name := _name(node))
+            below = node.next_functions
+            if not below and name == PARAMETER:
+                owners |= self._owners_of(id(node.variable))
+            elif isinstance(node, BackwardCFunction) and output_count(node) != 1:
+                break  # what is below it is not sure
+            for each, _ in below:
+                if each is None:
+                    names.append("")
+                elif each not in visited and len(nodes) < limit:
+                    visited.add(each)
+                    nodes.append(each)
+        return owners, hash(tuple(names))
+
+    def _is_confirmed(self, near: list[tuple[int, int]]) -> bool:
         """Whether each loss reaches the optimizers that it reached before, within a few nodes."""
         answers = self._answers
-        if answers.same < SAME or answers.confirmed == EVERY or self.inside:
+        if answers.same < SAME or answers.confirmed == EVERY or not near:
             return False
-        for bit in range(len(self._terms)):
+        for bit, (owners, nodes) in enumerate(near):
             expected = sum(1 << n for n, mask in enumerate(answers.reached) if mask >> bit & 1)
-            nodes = [node for *_, node, _, mask in self._queue if mask >> bit & 1]
-            visited = set(nodes)
-            for node in nodes:  # which grows
-                if isinstance(node, BackwardCFunction) and output_count(node) != 1:
-                    break
-                below = node.next_functions
-                if not below and _name(node) == PARAMETER:
-                    expected &= ~self._owners_of(id(node.variable))
-                if not expected or len(nodes) > NEAR:
-                    break
-                new = [each for each, _ in below if each is not None and each not in visited]
-                visited.update(new)
-                nodes += new
-            if expected:
-                answers.same = 0
+            if expected & ~owners:
+                answers.same = 0  # they are farther away
                 return False
+            if nodes != answers.near[bit]:
+                return False
+        for window, mask in zip(self._windows, answers.reached, strict=True):
+            if not mask and window.read_marks() != window.marks:
+                return False  # a loss reaches it now
         answers.confirmed += 1
         self._reached = answers.reached
         return True
 
-    def _remember(self) -> None:
+    def _remember(self, near: list[tuple[int, int]]) -> None:
         """Compare the answer with that of the last such backward."""
         answers = self._answers
         doubt = self.unknown or self._hiding or self._opaque or self.inside
         same = answers.reached == self._reached and not doubt
         answers.reached, answers.same = self._reached, answers.same + 1 if same else 0
+        answers.near = [nodes for _, nodes in near]
         answers.confirmed = 0
 
     def _run(self) -> None:
@@ -284,7 +310,7 @@ class _Walk:
         self._reach.unknown = self.unknown or (HIDES.format(hiding) if hiding else "")
         for bit, term in enumerate(self._terms):
             term.reach = {}
-            for window, reached in zip(self._windows, self._reached, strict=True):
+            for window, reached in zip(map(id, self._windows), self._reached, strict=True):
                 sure, possible = reached >> bit & 1, reached >> bit + self.SHIFT & 1
                 if self.unknown or (possible and hiding and not sure):
                     term.reach[window] = None
