@@ -106,6 +106,17 @@ def test_in_a_long_run_a_jump_must_be_beyond_the_reach_of_its_own_jumps() -> Non
     assert reported_by(light) == {"norm.spike"}
 
 
+def test_norms_that_fall_have_no_tail_and_the_batch_far_above_them_is_reported() -> None:
+    """Few of them are above their average, which is behind: the least of these is close to it."""
+    pick = random.Random(2)
+    noise = [(0.002 * step, pick.gauss(0, 0.03)) for step in range(2400)]
+    falls = [(5 * math.exp(x - fall), 2 * math.exp(x / 2 - fall)) for fall, x in noise]
+    assert reported_by(falls) == set()
+    norm, loss = falls[-2]
+    falls[-2] = (100 * norm, 50 * loss)
+    assert reported_by(falls) == {"norm.spike"}
+
+
 def test_the_reach_of_a_series_follows_from_its_largest_values() -> None:
     """Of a power law with the exponent 2, a further value is k times the largest in 1 / k ** 2."""
     values = FarthestValues(200)

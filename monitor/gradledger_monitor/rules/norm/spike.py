@@ -42,7 +42,8 @@ class Spike(Rule):
     its average, times the root of steps / 50. From 1,000 steps on, the run's own norms show how far
     that is: it must be above 30 times its average, and, in standard deviations, above the largest
     so far times (100 * ln(steps)) ** r. Here r is the Hill estimate of their tail, the mean
-    logarithm of the 16 largest over the smallest of them (B. Hill, 1975).
+    logarithm of the 16 largest over the smallest of them (B. Hill, 1975). Norms less than 1
+    standard deviation above the average do not count: where the norms fall, few are above it.
 
     From 8 steps on: the norm is above 10 times the largest one so far, times the root of
     50 / steps, and the loss is above 3 times the largest so far (or 1). The shorter the history,

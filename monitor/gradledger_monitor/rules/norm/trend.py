@@ -64,10 +64,10 @@ class FarthestValues:
         self._largest: list[float] = []  # a heap
 
     def add(self, value: float) -> None:
-        """Add the next value of the series; only positive ones may be among the largest."""
+        """Add the next value, in standard deviations; one below ``IN_TAIL`` is in no tail."""
         self.count += 1
         if len(self._largest) < self._size:
-            if value > 0:
+            if value > IN_TAIL:
                 heapq.heappush(self._largest, value)
         elif value > self._largest[0]:
             heapq.heapreplace(self._largest, value)
@@ -82,4 +82,5 @@ class FarthestValues:
         return others[-1] * factor
 
 
+IN_TAIL = 1.0  # standard deviations: a series that falls may have few values above its mean
 FLOOR = 0.05  # least deviation of the logarithm: noise of a nearly constant series is no spike
