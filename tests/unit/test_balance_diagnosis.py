@@ -17,6 +17,7 @@ from gradledger_monitor.rules.balance.diagnosis import (
     ADDED_AGAIN,
     CHANGED,
     NO_ELEMENTS,
+    NORMALISED_WEIGHTS,
     OWN_LOSSES,
     PASSED_ON,
     WHOLE_WINDOW,
@@ -682,6 +683,19 @@ def test_elements_that_weigh_equally_show_a_division_whatever_the_loss_gives_its
     """The mean over 12 elements, 10 of which have a gradient, in three micro-batches."""
     loss = weighed(10, balance, elements=12, element_weight=balance / 36)
     assert first(facts(record([loss] * 3))).pattern == pattern
+
+
+def test_a_sum_whose_weights_add_up_to_the_same_may_be_a_weighted_mean() -> None:
+    """Of n elements whose weights add up to ``total``, divided by K = 2."""
+
+    def summed(n: int, total: float) -> Term:
+        inside = {"weight_min": 0.1 / n, "weight_max": 0.9, "elements": n, "element_weight": 0.5}
+        return term(n, total * 0.5 / n, "none", **inside)
+
+    normalised = facts(record([summed(10, 3.0), summed(30, 3.0)]))
+    assert not_measured(first(normalised, before(100.0, micro_batches=2))) == NORMALISED_WEIGHTS
+    of_data = facts(record([summed(10, 3.0), summed(30, 8.0)]))
+    assert first(of_data, before(100.0, micro_batches=2)).pattern == "sum"
 
 
 def test_a_divisor_that_is_no_whole_number_may_be_a_weight_of_the_data() -> None:

@@ -116,6 +116,15 @@ class Objective:
         by_entry = self.reading.unit == "elements" or self.kind == "KlDivBackward0"
         return means and by_entry and self.kind.startswith("KlDiv")
 
+    def has_normalised_weights(self, tolerance: float) -> bool:
+        """Whether the weights that the loss gives its elements have one sum in all micro-batches.
+
+        Their author divided them by their sum, as a softmax or self-normalised importance weights.
+        """
+        reading = by_loss_weights(self.terms) if self.weighted_inside else None
+        sums = [line.tokens for line in reading.ledger.lines] if reading is not None else []
+        return len(sums) > 1 and max(sums) <= min(sums) * (1 + tolerance)
+
     def is_mean_of_counted(self, tolerance: float) -> bool:
         """Whether each micro-batch is divided by its number of tokens with a weight.
 

@@ -72,6 +72,10 @@ CONSTANT_TARGETS = (
 )
 WEIGHTED_INSIDE = "the loss gives the elements of one micro-batch different weights"
 NO_ELEMENTS = f'{WEIGHTED_INSIDE}; if that is intended, declare contract="sample"'
+NORMALISED_WEIGHTS = (
+    "the loss weighs its elements, and may have divided these weights by their sum in each "
+    'micro-batch, so that its sum may be a weighted mean; if it is, declare contract="sample"'
+)
 BY_SAMPLES = (
     "the loss is multiplied by a number that equals its batch size, so it may be meant as a sum "
     'over samples, which no accumulation divides; if it is, declare contract="sample"'
@@ -196,6 +200,8 @@ def _of_main(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> 
     masked = objective.weighted_inside and not objective.elements_count
     if masked and diagnosis.pattern in ("wandering", "early_step", "unprepared"):
         return Diagnosis("unmeasured", NO_ELEMENTS, objective)
+    if diagnosis.pattern == "sum" and objective.has_normalised_weights(facts.tolerance):
+        return Diagnosis("unmeasured", NORMALISED_WEIGHTS, objective)
     harmless = diagnosis.pattern in FAIR or diagnosis.pattern == "coefficient"
     if not harmless and may_pass_on_gradients(objective):
         return Diagnosis("unmeasured", PASSED_ON, objective)
