@@ -34,11 +34,16 @@ import torch
 import torch.distributed as dist
 
 from gradledger.capture.backwards import Backwards
-from gradledger.capture.isolation import is_dtensor
+from gradledger.capture.isolation import is_abstract, is_dtensor
 from gradledger.capture.open_records import IN_STEP, CountedMicroBatch, OpenMicroBatch, OpenStep
 from gradledger.observers import fsdp2
 from gradledger.observers.base import Observer
-from gradledger.observers.local_gradients import LocalGradients, has_custom_hook, sent_bytes
+from gradledger.observers.local_gradients import (
+    LocalGradients,
+    has_custom_hook,
+    sent_bytes,
+    share_of_gradients,
+)
 
 if TYPE_CHECKING:
     from gradledger.capture.windows import OptimizerWindow
@@ -181,17 +186,24 @@ class Collectives(Observer):
             self._thread.forward = "sync" if module.require_backward_grad_sync else "no_sync"
 
     def _wrap_all_reduce(self, original: Any) -> Any:
-        """Of the calls from Python: those of DDP's reducer do not pass here."""
+        """Of the calls from Python: those of DDP's reducer do not pass here.
 
-        def allreduce(group: Any, /, *args: Any, **kwargs: Any) -> Any:
+        A subclass of ProcessGroup may call this method of its base, which is virtual. By the name
+        of the calling frame, and its first argument, pybind11 (``get_type_override``) recognises
+        that the subclass has been called already; under another name, it would call it for ever.
+        """
+
+        def all_reduce(group: Any, /, *args: Any, **kwargs: Any) -> Any:
             self.run_guarded(self._count_reduced, *args[:1])
             return original(group, *args, **kwargs)
 
-        return allreduce
+        all_reduce.__code__ = all_reduce.__code__.replace(co_name=original.__name__)
+        return all_reduce
 
     def _count_reduced(self, tensors: Any = ()) -> None:
-        listed = [tensors] if isinstance(tensors, torch.Tensor) else tensors
-        self._thread.reduced += sum(tensor.numel() for tensor in listed)
+        listed = tensors if isinstance(tensors, (list, tuple)) else [tensors]
+        plain = [t for t in listed if isinstance(t, torch.Tensor) and not is_abstract(t)]
+        self._thread.reduced += sum(tensor.numel() for tensor in plain)
 
     def _wrap_fsdp(self, original: Any) -> Any:
         def forward(module: Any, /, *inputs: Any, **kwargs: Any) -> Any:
@@ -298,7 +310,7 @@ class Collectives(Observer):
             step.missing["norm"] = "FSDP's hybrid sharding: several ranks hold each part"
         step.fields["sync"] = self._sync(step)
         if self._thread.reduced and "wrapper" not in step.fields and running is None:
-            step.fields["reduced_share"] = _share(self._thread.reduced, window)
+            step.fields["reduced_share"] = share_of_gradients(self._thread.reduced, window)
         self._held.add_to(step, window)
         fsdp2.describe(step)
         sizes = self._apart.get(id(window))
@@ -433,13 +445,6 @@ def _join_of(joinable: Any) -> Any:
     """The configuration of the `Join` context that it is in; None if it is in none."""
     config = getattr(joinable, "_join_config", None)
     return config if getattr(config, "enable", False) else None
-
-
-def _share(elements: int, window: OptimizerWindow) -> float | None:
-    """Relative to the elements of the gradients that the optimizer is about to apply."""
-    gradients = [p.grad for p in window.parameters() if p.grad is not None]
-    total = sum(gradient.numel() for gradient in gradients)
-    return round(elements / total, 4) if total else None
 
 
 def _since_cleared(step: OpenStep) -> list[CountedMicroBatch]:

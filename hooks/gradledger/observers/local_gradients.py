@@ -61,6 +61,13 @@ def sent_bytes(wrappers: Iterable[Any], parameters: Iterable[Any]) -> int | None
     return total
 
 
+def share_of_gradients(elements: int, window: OptimizerWindow) -> float | None:
+    """``elements`` relative to those of the gradients that the optimizer is about to apply."""
+    gradients = [p.grad for p in window.parameters() if p.grad is not None]
+    total = sum(gradient.numel() for gradient in gradients)
+    return round(elements / total, 4) if total else None
+
+
 def are_hooked(parameters: Iterable[Any]) -> bool:
     """Whether hooks (``Tensor.register_hook``) may change the gradient of each parameter."""
     return all(bool(parameter._backward_hooks) for parameter in parameters)

@@ -1,0 +1,100 @@
+"""All-reduces that the script calls: they are counted, and behave as without the hooks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from gradledger.capture.backwards import Backwards
+from gradledger.observers.collectives import Collectives
+
+
+@pytest.fixture
+def observer(tmp_path: Path) -> Iterator[Collectives]:
+    """Installed, in a process group of one rank."""
+    dist.init_process_group("gloo", f"file://{tmp_path}/store", rank=0, world_size=1)
+    collectives = Collectives(Backwards())
+    collectives.install()
+    yield collectives
+    collectives.uninstall()
+    dist.destroy_process_group()
+
+
+def of_gloo(kind: Any) -> Any:
+    """A group of this class, over the backend of the default group."""
+    cpu = torch.device("cpu")
+    group: Any = kind(0, 1)
+    default: Any = dist.group.WORLD
+    backend = default._get_backend(cpu)
+    group._register_backend(cpu, dist.ProcessGroup.BackendType.GLOO, backend)
+    return group
+
+
+class Inherits(dist.ProcessGroup):
+    """A group of the script, which inherits its collectives."""
+
+
+class Calls(dist.ProcessGroup):
+    """A group of the script, whose collectives call those of the base class."""
+
+    calls = 0
+
+    def allreduce(self, *args: Any) -> Any:
+        """Count the calls."""
+        self.calls += 1
+        assert self.calls < 5
+        return super().allreduce(*args)
+
+    def allreduce_coalesced(self, *args: Any) -> Any:
+        """Count the calls."""
+        self.calls += 1
+        assert self.calls < 5
+        return super().allreduce_coalesced(*args)
+
+
+@pytest.mark.parametrize("kind", [Inherits, Calls])
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("allreduce", dist.AllreduceOptions),
+        ("allreduce_coalesced", dist.AllreduceCoalescedOptions),
+    ],
+)
+def test_a_subclass_of_process_group_is_called_once(
+    observer: Collectives, kind: type[dist.ProcessGroup], name: str, options: Any
+) -> None:
+    """Its methods are virtual: the base class calls those of the subclass."""
+    group = of_gloo(kind)
+    tensor = torch.full((3,), 2.0)
+    getattr(group, name)([tensor], options()).wait()
+    assert tensor.tolist() == [2.0] * 3
+    assert getattr(group, "calls", 1) == 1
+    assert observer._thread.reduced == 3
+
+
+def test_calls_with_wrong_arguments_raise_what_pytorch_raises(observer: Collectives) -> None:
+    group: Any = dist.group.WORLD
+    for wrong in ("text", 3, None, [3]):
+        with pytest.raises(TypeError, match="incompatible function arguments"):
+            group.allreduce(wrong)
+    assert observer._thread.reduced == 0
+
+
+def test_all_ways_to_call_it_are_counted(observer: Collectives) -> None:
+    group: Any = dist.group.WORLD
+    ones = torch.ones(2, 3)
+    dist.all_reduce(ones)
+    work = dist.all_reduce(ones, dist.ReduceOp.MAX, async_op=True)
+    assert work is not None
+    work.wait()
+    group.allreduce(ones).wait()
+    group.allreduce(tensors=[ones]).wait()  # by name: not counted
+    dist.barrier()
+    dist.all_gather_object([None], {"loss": 1.0})
+    assert observer._thread.reduced == 18
+    assert ones.tolist() == [[1.0] * 3] * 2
