@@ -177,7 +177,8 @@ class OpenStep:
     norms: list[tuple[int, Deferred]] = field(default_factory=list)  # parameter group, its norms
     sample_at_step: Deferred | None = None
     sample_at_last_step: Deferred | None = None
-    sample_before_step: Deferred | None = None  # where ranks communicate in the optimizer's step
+    sample_before_step: Deferred | None = None  # where gradients may be combined in the step
+    ran_in_step: bool = False  # the step began collectives, and did not only wait for earlier ones
     may_be_combined: bool = False  # the loop may have combined the gradients of the ranks
     hooked: str = ""  # why each gradient may have been changed before it was sampled
     scaler: OpenScaler | None = None
@@ -326,7 +327,8 @@ class OpenStep:
         if before is None or after is None:
             return
         if before.values() == after.values():
-            record.missing["sync"] = IN_STEP
+            if self.ran_in_step:
+                record.missing["sync"] = IN_STEP
             return
         record.sync = "unknown"
         self.norms.clear()

@@ -329,19 +329,23 @@ class Collectives(Observer):
             self._local.watch_arriving(window, self.on_failure)
 
     def step_ends(self, step: OpenStep, window: OptimizerWindow) -> None:
-        """An optimizer may combine the gradients itself, in its step, after they were sampled."""
+        """An optimizer may combine the gradients itself, in its step, after they were sampled.
+
+        So may a hook of its step that waits for an all-reduce which the loop began before.
+        """
         now = sequence_number()
         ran = now is not None and self._step_began is not None and now > self._step_began
-        if not ran or step.fields.get("sync") == "averaged" or not step.micro_batches:
+        waits = not ran and (step.fields.get("reduced_share") or 0.0) >= 1
+        if step.fields.get("sync") == "averaged" or not (step.micro_batches and (ran or waits)):
             return
         if step.fields.get("data_group") == [dist.get_rank()] or step.update is not None:
             return
         before, after = step.sample_at_step, window.sample()
         window.probe.release()
         if before is None or after is None:
-            step.missing["sync"] = IN_STEP
+            step.missing |= {"sync": IN_STEP} if ran else {}
             return
-        step.may_be_combined = True
+        step.may_be_combined, step.ran_in_step = True, ran
         step.sample_before_step, step.sample_at_step = before, after
         window.sample_at_last_step = after
 
