@@ -47,12 +47,22 @@ def test_one_factor_over_all_coordinates_is_found(factor: float) -> None:
 TIED = ([1.0, -2.0, 0.5, 2.0, 3.0, -1.0], [3.0, 1.0, -0.25, 1.0, 0.5, 4.0])
 
 
-@pytest.mark.parametrize(("times", "named"), [(2, True), (3, False)])
-def test_parameters_that_are_added_up_twice_are_named(times: int, named: bool) -> None:
+@pytest.mark.parametrize(
+    ("times", "share", "named"),
+    [
+        (2, 1.4, True),
+        (3, 1.4, False),
+        (2, 1.001, False),  # a factor for biases, and the loss for a log
+        (2, None, False),
+    ],
+)
+def test_parameters_that_are_added_up_twice_are_named(
+    times: int, share: float | None, named: bool
+) -> None:
     """The first three coordinates are those of tied weights."""
     total = [a + b for a, b in zip(*TIED, strict=True)]
     applied = [*(times * value for value in total[:3]), *total[3:]]
-    merged = step(applied, applied, left=TIED)
+    merged = step(applied, applied, left=TIED, reduced_share=share)
     assert merged.ledger is None
     evaluation = judged([merged])
     assert accused(evaluation) == ({"reduction.world_size": 1} if named else {})
@@ -547,3 +557,17 @@ def test_an_all_reduce_of_what_ddp_has_averaged_is_not_blamed_on_the_loss() -> N
     (found,) = evaluation.findings
     assert "multiplies the gradients by 2 after the wrapper has averaged them" in found.summary
     assert "no further all-reduce" in found.fix
+
+
+@pytest.mark.parametrize(("micro_batches", "named"), [(2, False), (4, True)])
+def test_a_sum_of_as_many_micro_batches_as_ranks_may_lack_k(
+    micro_batches: int, named: bool
+) -> None:
+    """Each is divided by the tokens of all ranks, which R compensates, and K is left out."""
+    weight = 1 / (10 * micro_batches)
+    of_all = [term(10, weight, "sum", coefficient=weight) for _ in range(micro_batches)]
+    sent = [record(of_all, sync="averaged", wrapper="ddp", post_factor=2.0) for _ in range(2)]
+    evaluation = judged([facts(*sent)])
+    texts = [found.summary + found.fix for found in evaluation.findings]
+    assert any("the loop multiplies the gradients by 2" in text for text in texts) is named
+    assert any("no further all-reduce" in text for text in texts) is named

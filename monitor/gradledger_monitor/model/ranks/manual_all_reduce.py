@@ -63,6 +63,9 @@ COMBINED_ANEW = "gradients were combined anew on top of combined ones"
 
 RecordsByRank = dict[int, StepRecord]
 
+# ``reduced_share`` of a loop that all-reduces some gradients twice; less is for a log, or padding
+MORE_THAN_ONCE = 1.02
+
 
 @dataclass(frozen=True)
 class ManualAllReduce:
@@ -134,6 +137,8 @@ def infer(records: RecordsByRank) -> ManualAllReduce | None:
         rough = fit(list(records), samples, clippings, tolerances.SAMPLE_HALF)
         if rough.factor is not None:
             result, tolerance = dataclasses.replace(rough, rounded=True), tolerances.SAMPLE_HALF
+    if result.unequal and not all(map(_reduces_twice, rows)):
+        result = dataclasses.replace(result, unequal=())  # such as a factor for some parameters
     if result.reason == DIFFERENT and exchange_activations(rows):
         result = _by_parts(list(records), samples, clippings, tolerance) or result
     if not result.is_known:
@@ -150,6 +155,10 @@ def infer(records: RecordsByRank) -> ManualAllReduce | None:
     same = bool(between) and are_equal(between, tolerance)
     again, times = (between[0], len(between)) if same else (1.0, 0)
     return ManualAllReduce(reason=COMBINED_ANEW, again=again, times=times)
+
+
+def _reduces_twice(record: StepRecord) -> bool:
+    return (number(record.reduced_share) or 0.0) > MORE_THAN_ONCE
 
 
 def _unknown_after_early(
@@ -361,7 +370,9 @@ def _by_two_factors(before: Rows, applied: list[float], tolerance: float) -> Man
     return ManualAllReduce(
         reason=f"the sum of the ranks' gradients is multiplied by {high:.4g} in some parameters "
         f"and by {low:.4g} in others"
-        + ("; an all-reduce that has some of them twice does so" if twice else ""),
+        + (
+            "; an all-reduce that has some of them twice does so, as does a factor" if twice else ""
+        ),
         unequal=factors if twice else (),
     )
 

@@ -199,10 +199,10 @@ def _by_ranks(
         return None
     k = facts.micro_batches_of(objective)
     may_lack_k = k == ranks
-    if multiplied_later(facts, ranks):
+    has_k = is_reduced_by_mean(objective) and is_divided_by(objective, k)
+    if multiplied_later(facts, ranks) and (not may_lack_k or has_k):
         return Diagnosis("world", objective=objective, ratio=ranks)
     if coefficient_explains(facts, objective, balance):
-        has_k = is_reduced_by_mean(objective) and is_divided_by(objective, k)
         if not may_lack_k or has_k:
             return Diagnosis("world_or_weight", objective=objective, ratio=ranks)
     elif not may_lack_k:

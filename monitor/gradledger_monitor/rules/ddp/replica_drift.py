@@ -8,7 +8,11 @@ from collections.abc import Mapping, Sequence, Sized
 from gradledger_monitor.model.clipping import clipping_of_window
 from gradledger_monitor.model.findings import Doubt, Outcome
 from gradledger_monitor.model.numbers import number
-from gradledger_monitor.model.ranks.manual_all_reduce import ManualAllReduce, norms_differ
+from gradledger_monitor.model.ranks.manual_all_reduce import (
+    MORE_THAN_ONCE,
+    ManualAllReduce,
+    norms_differ,
+)
 from gradledger_monitor.model.ranks.topology import NORMALISED
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.ddp.common import SEVERAL_RANKS, averages_models, may_be_divided
@@ -19,6 +23,7 @@ from gradledger_monitor.rules.ddp.trained_apart import (
     ALONE_AND_COMMUNICATES,
     CHANGED,
     NO_LONGER,
+    OF_ALL_TOKENS,
 )
 from gradledger_monitor.rules.definition import DEFAULTS, Parameter
 from gradledger_monitor.rules.number_text import significant
@@ -59,7 +64,7 @@ for parameter in model.parameters():    # all that are trained, after the last b
 optimizer.step()                        # at the same learning rate on all ranks"""
 
 FIX_COPIES = """\
-dist.all_reduce(flat)                   # a copy of all gradients; with async_op=True, wait for it
+dist.all_reduce(flat)                   # a copy of all gradients
 flat /= dist.get_world_size()
 parts = flat.split([parameter.grad.numel() for parameter in parameters])
 for parameter, part in zip(parameters, parts):
@@ -86,8 +91,7 @@ class ReplicaDrift(Rule):
     With an all-reduce by hand: gradients are combined, but some parameters are left out; only the
     ranks of a group combine theirs; each rank scales the sum by its own number; or the replicas
     start from different weights. A warning: as many numbers as there are gradients are
-    all-reduced before the step, or each rank divides its loss by the tokens of all ranks, but each
-    rank steps on the gradients that it computed.
+    all-reduced before each step, but each rank steps on the gradients that it computed.
 
     **Why it matters**
 
@@ -116,8 +120,10 @@ class ReplicaDrift(Rule):
     points_at = ("step",)
     windows = Parameter(
         5,
-        "windows in a row in which groups of ranks, an optimizer beside DDP, or ranks that combine "
-        "copies of their gradients train apart",
+        "windows in a row in which groups of ranks, or an optimizer beside DDP, train apart",
+    )
+    windows_of_copies = Parameter(
+        20, "windows in a row in which the ranks all-reduce as much as their gradients, unused"
     )
 
     precondition = SEVERAL_RANKS
@@ -132,7 +138,6 @@ class ReplicaDrift(Rule):
         _combined=bool,
         _changed=bool,
         _copies=int,
-        _normalised=int,
     )
 
     def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
@@ -145,7 +150,6 @@ class ReplicaDrift(Rule):
         self._averaging = False  # the parameters have been averaged
         self._combined = False  # gradients have been combined over all ranks
         self._changed = False  # something else than the optimizer has changed the parameters
-        self._normalised = 0  # windows in a row whose loss was divided by the tokens of all ranks
         self._copies = 0  # windows in a row with an all-reduce of all gradients, which none used
 
     def evaluate(self, window: Window) -> Outcome:
@@ -306,19 +310,17 @@ class ReplicaDrift(Rule):
         records, replicas = facts.records.values(), self._replicas
         self._changed |= all(record.models is not None for record in records)
         reduced = [number(record.reduced_share) or 0.0 for record in records]
-        self._copies = self._copies + 1 if min(reduced) >= 1 else 0
-        together = facts.factor_unmeasured == NORMALISED
-        self._normalised = self._normalised + 1 if together else 0
+        self._copies = self._copies + 1 if all(1 <= n < MORE_THAN_ONCE for n in reduced) else 0
         if not replicas.drifted or replicas.equal_again or facts.missing_ranks:
             return not_applicable("no DDP model")
         if self._changed:
             return Doubt("not_measured", CHANGED)
-        if self._copies >= self.windows and len(facts.run.optimizers) == 1:
-            return self._of_copies()
-        if self._normalised >= self.windows:
-            return self._of_all_tokens()
         if self._combined:
             return Doubt("not_measured", NO_LONGER)
+        if self._copies >= self.windows_of_copies and len(facts.run.optimizers) == 1:
+            return self._of_copies()
+        if facts.factor_unmeasured == NORMALISED:
+            return Doubt("not_measured", OF_ALL_TOKENS)
         communicates = any(record.collectives_after for record in records)
         return Doubt("not_measured", ALONE_AND_COMMUNICATES if communicates else ALONE)
 
@@ -328,28 +330,13 @@ class ReplicaDrift(Rule):
             "warning",
             "What the ranks all-reduce is not what they step on",
             f"In the last {counted(self._copies, 'window')}, the loop all-reduced as many numbers "
-            "before the step as there are gradients, or more, but each rank stepped on the "
-            f"gradients that it computed. {_share(replicas.drifted, replicas.total)} between the "
+            "before the step as the gradients have, but each rank stepped on the gradients that it "
+            f"computed. {_share(replicas.drifted, replicas.total)} between the "
             "ranks, and were equal at first. A copy of the gradients that is not copied back does "
-            "this, or an all-reduce with async_op=True that nothing waits for. If it is for a log, "
-            "and each rank is meant to train its own model, it is intended.",
+            "this. If it is for a log, and each rank is meant to train its own model, or the "
+            "ranks average their models later, it is intended.",
             FIX_COPIES,
             windows=self._copies,
-            parameters=listed(replicas.drifted)[:16],
-            parameters_total=replicas.total,
-        )
-
-    def _of_all_tokens(self) -> Outcome:
-        replicas = self._replicas
-        return finding(
-            "warning",
-            "The loss is divided by the tokens of all ranks, whose gradients are not combined",
-            f"In the last {counted(self._normalised, 'window')}, each rank divided its loss by the "
-            "tokens of all ranks, or by their mean, as the combined gradient needs, and stepped on "
-            f"its own gradients. {_share(replicas.drifted, replicas.total)} between the ranks, and "
-            "were equal at first. If the ranks average their models later, it is intended.",
-            FIX_BY_HAND,
-            windows=self._normalised,
             parameters=listed(replicas.drifted)[:16],
             parameters_total=replicas.total,
         )

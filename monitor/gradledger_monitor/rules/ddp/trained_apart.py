@@ -13,7 +13,6 @@ ALONE_AND_COMMUNICATES = (
     "own model, or the loop combined copies of the gradients, is not known"
 )
 
-
 CHANGED = (
     "the ranks combine no gradients, and something besides the optimizer changes their parameters, "
     "which stay different on each rank: whether it limits them, or mixes those of several ranks, "
@@ -23,4 +22,9 @@ NO_LONGER = (
     "the ranks combined their gradients in earlier steps, and do not any more; parameters that "
     "were equal on all of them differ now: whether they are averaged later, as in local SGD, is "
     "not known"
+)
+OF_ALL_TOKENS = (
+    "each rank divides its loss by the tokens of all ranks, or by their mean, and steps on its own "
+    "gradients; parameters that were equal on all of them differ now: whether the loop leaves out "
+    "the all-reduce of the gradients, or the ranks average their models later, is not known"
 )

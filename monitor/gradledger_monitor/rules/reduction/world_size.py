@@ -7,7 +7,7 @@ from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.model.ranks.manual_all_reduce import ManualAllReduce
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.tolerances import WEIGHT_HALF
-from gradledger_monitor.rules.balance.evidence import Near, multiplied_later
+from gradledger_monitor.rules.balance.evidence import Near, is_reduced_by_mean, multiplied_later
 from gradledger_monitor.rules.balance.patterns import NORMALISED
 from gradledger_monitor.rules.gradient_scale_effects import constant_factor_effect
 from gradledger_monitor.rules.number_text import significant
@@ -250,8 +250,8 @@ def _twice(all_reduce: ManualAllReduce, ranks: int) -> Outcome:
         f"Some gradients are {ranks} times as large as the rest, as if all-reduced twice",
         f"The loop multiplies the sum of the ranks' gradients by {low} in some parameters and by "
         f"{high} in others: {ranks} times as much, which is the number of ranks. An all-reduce "
-        "that has some parameters twice, such as tied weights, or that leaves out their division, "
-        "does this.",
+        "that has some parameters twice, such as tied weights, does this: the loop all-reduces "
+        "more numbers than the gradients have.",
         FIX_ONCE,
         factors=list(all_reduce.unequal),
         world_size=ranks,
@@ -311,7 +311,7 @@ def _ambiguous(window: Window, ranks: int) -> Outcome:
 
 
 def _fix(window: Window) -> str:
-    if multiplied_later(window.facts, window.facts.run.world_size):
+    if _multiplies_later(window):
         return FIX_AVERAGED
     if window.facts.divisor is not None:
         return fix_of_tokens(FIX_BY_DIVISOR, window.balance.objective)
@@ -319,6 +319,17 @@ def _fix(window: Window) -> str:
         return FIX_BY_HAND_WEIGHTED
     fixes = ONE_WORLD_SIZE_MORE if factor(window) < 1 else ONE_WORLD_SIZE_LESS
     return factor_fix(fixes, window.facts, window.balance.objective)
+
+
+def _multiplies_later(window: Window) -> bool:
+    """Whether the loop multiplies the average by R. With K = R, a sum may lack its division by K:
+    then that factor may be right."""
+    facts, objective = window.facts, window.balance.objective
+    ranks = facts.run.world_size
+    may_lack_k = facts.micro_batches_of(objective) == ranks
+    if may_lack_k and not (objective is not None and is_reduced_by_mean(objective)):
+        return False
+    return multiplied_later(facts, ranks)
 
 
 def _weighs_ranks(facts: StepFacts) -> bool:
@@ -366,7 +377,7 @@ def _cause(window: Window) -> str:
             f": FSDP divides the sum of the ranks' gradients by {significant(divisor)}; this loss "
             f"needs a division by {significant(divisor * excess)}"
         )
-    if multiplied_later(window.facts, window.facts.run.world_size):
+    if _multiplies_later(window):
         return (
             f": the loop multiplies the gradients by {window.facts.run.world_size} after the "
             "wrapper has averaged them, as an all-reduce does that adds up what is equal on all "

@@ -9,7 +9,7 @@ with two_ranks() as rank:
     torch.manual_seed(0)
     model = TinyLM()
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    windows = text(6, seed=1 + rank, lengths=EVEN)
+    windows = text(24, seed=1 + rank, lengths=EVEN)
 
     for window in windows:
         for ids, labels in window:
