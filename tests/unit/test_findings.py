@@ -206,10 +206,63 @@ def test_a_run_without_a_step_is_incomplete() -> None:
     assert RunState(RunInfo("r", "n")).result().verdict == "incomplete"
 
 
-def test_what_was_measured_once_counts_as_covered() -> None:
-    evaluation = judged([facts(record([], 1)), *[step(n, RIGHT) for n in (2, 3)]])
-    assert evaluation.coverage[TokenWeightsUnequal.id()] == "ok: equal weights: cross entropy"
+def windows(measured: str) -> list[StepFacts]:
+    """One for each character: ``+`` with equal weights, ``-`` not measured, ``s`` skipped."""
+    syncs = {"-": "unknown"}
+    return [
+        facts(record(RIGHT, number, skipped=each == "s", sync=syncs.get(each, "none")))
+        for number, each in enumerate(measured, 1)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("measured", "reason"),
+    [
+        ("-++", "; not measured in 1 of 3 windows ("),
+        ("-" * 5 + "+" * 5, "; not measured in 5 of 10 windows ("),
+        ("+" * 30 + "-" * 7, "; not measured in 7 of 37 windows ("),
+        ("+-" * 10, "; not measured in 10 of 20 windows ("),
+        ("+sssss", ""),
+        ("sssss+", ""),
+    ],
+)
+def test_a_run_is_balanced_if_most_windows_and_one_of_the_last_are_measured(
+    measured: str, reason: str
+) -> None:
+    evaluation = judged(windows(measured))
+    coverage = evaluation.coverage[TokenWeightsUnequal.id()]
+    assert coverage.startswith(f"ok: equal weights: cross entropy{reason}")
+    assert reason or coverage == "ok: equal weights: cross entropy"
     assert evaluation.verdict == "balanced"
+
+
+@pytest.mark.parametrize(
+    ("measured", "reason"),
+    [
+        ("+--", "measured in 1 of 3 windows: "),
+        ("---+", "measured in 1 of 4 windows: "),
+        ("+" + "-" * 9, "not measured in the last 9 windows: "),
+        ("+" * 30 + "-" * 8, "not measured in the last 8 windows: "),
+        ("+--" * 10, "measured in 10 of 30 windows: "),
+    ],
+)
+def test_a_run_is_not_balanced_by_few_or_early_windows(measured: str, reason: str) -> None:
+    evaluation = judged(windows(measured))
+    coverage = evaluation.coverage[TokenWeightsUnequal.id()]
+    assert coverage.startswith(f"not_measured: {reason}")
+    assert evaluation.verdict == "incomplete"
+
+
+def test_measured_windows_are_counted_across_a_snapshot() -> None:
+    first, second = RunState(RunInfo("r", "n")), RunState(RunInfo("r", "n"))
+    *before, last = windows("+--")
+    for each in before:
+        first.add_facts(each)
+    second.restore(first.snapshot())
+    first.add_facts(last)
+    second.add_facts(last)
+    assert first.result() == second.result()
+    assert second.result().verdict == "incomplete"
 
 
 def test_optimizers_are_evaluated_separately() -> None:

@@ -7,11 +7,15 @@ from collections.abc import Iterable
 import msgspec
 
 from gradledger_monitor.evaluation.rule_outcomes import RuleOutcomes, failed, missed
-from gradledger_monitor.evaluation.snapshot_codec import RuleEvaluationState
+from gradledger_monitor.evaluation.snapshot_codec import MeasuredWindows, RuleEvaluationState
+from gradledger_monitor.ingest.schema import StepRecord
 from gradledger_monitor.model.findings import EvaluationResult, Outcome
 from gradledger_monitor.model.inactivity import Inactivity
 from gradledger_monitor.rules import state as rule_state
-from gradledger_monitor.rules.rule import Precondition, Rule, Window, about_steps
+from gradledger_monitor.rules.balance.history import ONE_MORE
+from gradledger_monitor.rules.rule import Precondition, Rule, Window, about_steps, counted
+
+LAST_WINDOWS = 8  # of which one must be measured, or the run is not, whatever came before
 
 
 class RuleEvaluation(RuleOutcomes):
@@ -21,6 +25,24 @@ class RuleEvaluation(RuleOutcomes):
         super().__init__(rule.id(), optimizer)
         self.rule = rule
         self.last_outcome: Outcome | None = None  # of the last window
+        self.windows = MeasuredWindows(0, 0, 0, "")
+
+    def count(self, outcome: Outcome, record: StepRecord) -> None:
+        """Count a window. One that applies nothing, or that a later one explains, is neither
+        measured nor not."""
+        windows = self.windows
+        if outcome.status in ("ok", "finding"):
+            windows.measured += 1
+            windows.latest = 0
+        elif (
+            outcome.status == "not_measured"
+            and outcome.reason != ONE_MORE
+            and not record.skipped
+            and record.micro_batches
+        ):
+            windows.unmeasured += 1
+            windows.latest += 1
+            windows.reason = outcome.reason
 
     def miss(self, step: int, reason: str) -> None:
         """A step could not be observed or evaluated: the rule cannot report ok for the run."""
@@ -56,11 +78,13 @@ class RuleEvaluation(RuleOutcomes):
         The rule itself starts anew. It must not take its first window for the first of the run.
         """
         self.carry(evaluation)
+        measured = self.strongest is not None and self.strongest.status == "ok"
+        self.windows = MeasuredWindows(step if measured else 0, 0, 0, "")
         self.after_gap(step)
 
     def coverage(self) -> Outcome | None:
         """The strongest outcome, with what the rule counted where it found nothing."""
-        outcome = super().coverage()
+        outcome = self._coverage_of_windows(super().coverage())
         if outcome is None or outcome.status not in ("ok", "finding") or outcome.reason:
             return outcome  # a carried outcome has the account of its steps
         try:
@@ -69,12 +93,30 @@ class RuleEvaluation(RuleOutcomes):
             return failed(error)
         return msgspec.structs.replace(outcome, reason=account) if account else outcome
 
+    def _coverage_of_windows(self, outcome: Outcome | None) -> Outcome | None:
+        """The strongest outcome; if that is ok, and too few windows are measured, why not."""
+        windows = self.windows
+        if outcome is None or outcome.status != "ok" or not self.rule.by_window:
+            return outcome
+        if windows.latest >= LAST_WINDOWS:
+            share = f"not measured in the last {counted(windows.latest, 'window')}"
+            return Outcome("not_measured", f"{share}: {windows.reason}")
+        total = counted(windows.measured + windows.unmeasured, "window")
+        if windows.unmeasured > windows.measured:
+            share = f"measured in {windows.measured:,} of {total}"
+            return Outcome("not_measured", f"{share}: {windows.reason}")
+        if not windows.unmeasured or not outcome.reason:
+            return outcome
+        share = f"not measured in {windows.unmeasured:,} of {total} ({windows.reason})"
+        return msgspec.structs.replace(outcome, reason=f"{outcome.reason}; {share}")
+
     # ------------------------------------------------------------ snapshots
 
     def state(self) -> RuleEvaluationState:
         """As data."""
         attributes = rule_state.attributes(self.rule)
-        return RuleEvaluationState(self.outcomes_state(), self._thresholds(), attributes)
+        outcomes, windows = self.outcomes_state(), msgspec.structs.replace(self.windows)
+        return RuleEvaluationState(outcomes, windows, self._thresholds(), attributes)
 
     def restore(self, state: RuleEvaluationState) -> None:
         """Continue from a state that ``state`` returned.
@@ -83,6 +125,7 @@ class RuleEvaluation(RuleOutcomes):
         come from the other thresholds.
         """
         self.restore_outcomes(state.outcomes)
+        self.windows = state.windows
         if state.thresholds == self._thresholds():
             rule_state.restore(self.rule, state.attributes)
 
@@ -119,7 +162,8 @@ def evaluate_window(group: RuleGroup, window: Window) -> None:
                     outcome = about_steps(outcome, precondition.steps(window))
             except Exception as error:
                 outcome = failed(error)
-        # A repeated outcome changes nothing, unless it counts towards the end of a finding.
+        evaluation.count(outcome, window.facts.record)
+        # A repeated outcome changes nothing else, unless it counts towards the end of a finding.
         if outcome is not evaluation.last_outcome or evaluation.last_finding is not None:
             evaluation.fold(window.facts.step, outcome)
             evaluation.last_outcome = outcome

@@ -27,7 +27,7 @@ from gradledger_monitor.model.findings import Lifecycle, Severity, Status
 from gradledger_monitor.rules.balance.patterns import Pattern
 from gradledger_monitor.rules.state import plain
 
-FORMAT = 4
+FORMAT = 5
 _CHECKSUM = 16  # bytes
 
 
@@ -75,10 +75,20 @@ class RuleOutcomesState(Struct, frozen=True, forbid_unknown_fields=True):
     ok_windows: int
 
 
+class MeasuredWindows(Struct, forbid_unknown_fields=True):
+    """In how many windows a rule measured what it evaluates, and in how many it did not."""
+
+    measured: int
+    unmeasured: int
+    latest: int  # windows since the last measured one, none of which is
+    reason: str  # of the last window that was not measured
+
+
 class RuleEvaluationState(Struct, frozen=True, forbid_unknown_fields=True):
     """A rule with its outcomes, and the thresholds that its attributes come from."""
 
     outcomes: RuleOutcomesState
+    windows: MeasuredWindows
     thresholds: dict[str, float]
     attributes: dict[str, Any]
 

@@ -60,6 +60,9 @@ class RuleDefinition(metaclass=RuleMeta):
     # Whether a verdict may be balanced although this rule could not be evaluated: it is about the
     # data, and not about what is made of its gradients.
     secondary: ClassVar[bool] = False
+    # Whether an ok is about its window alone: then a run is ok only if most of its windows, and one
+    # of the last ones, are measured. Not of a rule that needs several windows to measure anything.
+    by_window: ClassVar[bool] = False
     # Rules whose findings this one explains, as patterns: "norm.*".
     inhibits: ClassVar[tuple[str, ...]] = ()
     # The same for findings that began later, or at the same step if the other rule comes later in

@@ -51,6 +51,7 @@ class BalanceOff(Rule):
     """
 
     points_at = ("loss", "backward")
+    by_window = True
     precondition = BALANCE_OFF
 
     def evaluate(self, window: Window) -> Outcome:

@@ -60,6 +60,7 @@ class DoubleDivision(Rule):
     """
 
     points_at = ("loss", "backward")
+    by_window = True
     precondition = BALANCE_OFF
 
     def evaluate(self, window: Window) -> Outcome:

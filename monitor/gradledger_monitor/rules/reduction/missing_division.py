@@ -60,6 +60,7 @@ class MissingDivision(Rule):
     """
 
     points_at = ("backward", "loss")
+    by_window = True
     precondition = BALANCE_OFF
 
     def evaluate(self, window: Window) -> Outcome:

@@ -57,6 +57,7 @@ class PartialWindow(Rule):
     """
 
     points_at = ("backward", "loss")
+    by_window = True
     inhibits = ("batch.changed_without_lr",)
 
     precondition = BALANCE_OFF

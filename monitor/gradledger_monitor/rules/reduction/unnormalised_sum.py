@@ -57,6 +57,7 @@ class UnnormalisedSum(Rule):
     """
 
     points_at = ("loss", "backward")
+    by_window = True
     precondition = BALANCE_OFF
 
     def evaluate(self, window: Window) -> Outcome:
