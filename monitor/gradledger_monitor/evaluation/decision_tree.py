@@ -120,8 +120,8 @@ def _reason(status: Status, outcomes: Mapping[str, Outcome], required: Set[str])
         texts = {rule: o.reason for rule, o in outcomes.items() if o.status == status}
         return ", ".join(f"{rule}: {text}" if text else rule for rule, text in texts.items())
     if status == "ok":  # what a rule states of it: which objectives it judged
-        reasons = (o.reason for o in outcomes.values() if o.status == "ok" and o.reason)
-        return "; ".join(dict.fromkeys(reasons))
+        reasons = {o.reason: None for o in outcomes.values() if o.status == "ok" and o.reason}
+        return "; ".join(r for r in reasons if not any(r in o for o in reasons if o != r))
     ranked = [
         (rule not in required, outcome.reason)
         for rule, outcome in outcomes.items()

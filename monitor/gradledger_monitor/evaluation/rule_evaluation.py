@@ -16,6 +16,7 @@ from gradledger_monitor.rules.balance.history import ONE_MORE
 from gradledger_monitor.rules.rule import Precondition, Rule, Window, about_steps, counted
 
 LAST_WINDOWS = 8  # of which one must be measured, or the run is not, whatever came before
+LEAST_SHARE = 0.25  # of the windows that must be measured
 
 
 class RuleEvaluation(RuleOutcomes):
@@ -98,17 +99,18 @@ class RuleEvaluation(RuleOutcomes):
         windows = self.windows
         if outcome is None or outcome.status != "ok" or not self.rule.by_window:
             return outcome
-        if windows.latest >= LAST_WINDOWS:
+        total = windows.measured + windows.unmeasured
+        if windows.latest >= LAST_WINDOWS or windows.latest > windows.measured:
             share = f"not measured in the last {counted(windows.latest, 'window')}"
             return Outcome("not_measured", f"{share}: {windows.reason}")
-        total = counted(windows.measured + windows.unmeasured, "window")
-        if windows.unmeasured > windows.measured:
-            share = f"measured in {windows.measured:,} of {total}"
+        if windows.measured < LEAST_SHARE * total:
+            share = f"measured in {windows.measured:,} of {counted(total, 'window')}"
             return Outcome("not_measured", f"{share}: {windows.reason}")
-        if not windows.unmeasured or not outcome.reason:
+        if not windows.unmeasured:
             return outcome
-        share = f"not measured in {windows.unmeasured:,} of {total} ({windows.reason})"
-        return msgspec.structs.replace(outcome, reason=f"{outcome.reason}; {share}")
+        share = f"not measured in {windows.unmeasured:,} of {counted(total, 'window')}"
+        reasons = filter(None, (outcome.reason, f"{share} ({windows.reason})"))
+        return msgspec.structs.replace(outcome, reason="; ".join(reasons))
 
     # ------------------------------------------------------------ snapshots
 

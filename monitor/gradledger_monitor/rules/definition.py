@@ -60,8 +60,8 @@ class RuleDefinition(metaclass=RuleMeta):
     # Whether a verdict may be balanced although this rule could not be evaluated: it is about the
     # data, and not about what is made of its gradients.
     secondary: ClassVar[bool] = False
-    # Whether an ok is about its window alone: then a run is ok only if most of its windows, and one
-    # of the last ones, are measured. Not of a rule that needs several windows to measure anything.
+    # Whether an ok is about its window alone: then a run is ok only if enough of its windows, and
+    # one of the last, are measured. Not of a rule that needs several windows to measure anything.
     by_window: ClassVar[bool] = False
     # Rules whose findings this one explains, as patterns: "norm.*".
     inhibits: ClassVar[tuple[str, ...]] = ()
