@@ -13,14 +13,20 @@ from typing import Any, ClassVar, Literal
 import torch
 
 from gradledger.capture.async_copy import Deferred
-from gradledger.capture.isolation import is_plain
 from gradledger.capture.open_terms import HALF, OpenTerm
 from gradledger.observers.losses.compiled_terms import compiled_term
-from gradledger.observers.losses.found_losses import Elements, LossNode, graph_inputs, signed
+from gradledger.observers.losses.found_losses import (
+    Elements,
+    LossNode,
+    graph_inputs,
+    shape_of,
+    signed,
+)
 from gradledger.observers.losses.loss_patterns import soft_target_side
+from gradledger.observers.losses.masks_below import ELEMENTWISE_LOSSES, mask_below
 from gradledger.observers.losses.node_names import REDUCTIONS, SOFT_CROSS_ENTROPY
 from gradledger.observers.losses.sample_counts import sample_count
-from gradledger.observers.losses.saved_hooks import has_unpack_hook
+from gradledger.observers.losses.saved_hooks import has_unpack_hook, saved
 from gradledger.observers.losses_out_of_sight.calls import Call, call_of, unknown_signatures
 from gradledger.observers.losses_out_of_sight.hidden import BARE, Inferred
 from gradledger.records import Reduction
@@ -83,6 +89,28 @@ def valid_mask(loss: LossNode) -> torch.Tensor | None:
         return None
     target = saved(node, "target")
     return None if target is None else target != ignored_class(node)
+
+
+def counted_mask(loss: LossNode) -> torch.Tensor | None:
+    """Where the elements of a vector of losses count: of targets that are not ignored, or, if a sum
+    adds them up, those that a mask below the loss leaves in. None if all may count.
+
+    A mean divides by all of them.
+    """
+    valid = valid_mask(loss)
+    if valid is not None or _reduction_of(loss) != "sum" or loss.reduction is None:
+        return valid
+    if loss.elements is not None:
+        return (
+            None if loss.elements.rows is not None else mask_below(loss.node, loss.elements.shape)
+        )
+    return mask_below(loss.node, shape_of(loss.node)) if loss.name in ELEMENTWISE_LOSSES else None
+
+
+def _leave_out(term: OpenTerm, counted: torch.Tensor | None) -> None:
+    """Count the elements that a mask leaves in, if there is one."""
+    if counted is not None:
+        term.tokens = Deferred(counted.sum())
 
 
 def hides_ignored(loss: LossNode) -> bool:
@@ -192,6 +220,8 @@ def _elementwise_term(node: Any, name: str) -> OpenTerm:
         target = saved(node, "self")
     if target is not None:
         count_elements(term, tuple(target.shape))
+        if term.reduction == "sum":
+            _leave_out(term, mask_below(node, tuple(target.shape)))
     elif term.reduction != "none":
         term.missing["tokens"] = HIDDEN
     return term
@@ -207,6 +237,7 @@ def _elements_term(loss: LossNode, elements: Elements) -> OpenTerm:
     elif elements.uniform and loss.reduction is not None:
         term = OpenTerm(loss.name, _reduction_of(loss), uniform=True)
         count_elements(term, _reduced_shape(loss))
+        _leave_out(term, counted_mask(loss))
     else:
         term = OpenTerm(loss.name, "none")
         count_elements(term, elements.shape)
@@ -257,12 +288,3 @@ def _is_hidden(node: Any, name: str) -> bool:
     """Whether a saved-tensor hook holds a saved tensor."""
     raw = getattr(node, "_raw_saved_" + name, None)
     return raw is not None and has_unpack_hook(node, raw)
-
-
-def saved(node: Any, name: str) -> torch.Tensor | None:
-    """The saved tensor; None if there is none that can be read, or a saved-tensor hook holds it."""
-    raw = getattr(node, "_raw_saved_" + name, None)
-    if raw is None or has_unpack_hook(node, raw):
-        return None
-    value: torch.Tensor | None = getattr(node, "_saved_" + name, None)
-    return value if value is None or is_plain(value) else None

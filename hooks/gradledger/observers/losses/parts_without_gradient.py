@@ -16,8 +16,9 @@ import torch.nn.functional as F
 
 from gradledger.capture.async_copy import Deferred
 from gradledger.observers.losses.found_losses import LossNode
-from gradledger.observers.losses.loss_nodes import REDUCTION_NAMES, ignored_class, saved
+from gradledger.observers.losses.loss_nodes import REDUCTION_NAMES, ignored_class
 from gradledger.observers.losses.node_names import ADDITIONS, JOINS, REDUCTIONS, RESHAPES, SCALINGS
+from gradledger.observers.losses.saved_hooks import saved
 from gradledger.observers.losses_out_of_sight.calls import call_of
 
 FIRST_MICRO_BATCHES = 16

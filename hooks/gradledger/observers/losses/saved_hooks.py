@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from gradledger.capture.isolation import never_compile
+from gradledger.capture.isolation import is_plain, never_compile
 
 _autograd: Any = torch._C._autograd
 _next_node: Callable[[], int] | None = getattr(_autograd, "_get_sequence_nr", None)
@@ -75,6 +75,15 @@ def has_unpack_hook(node: Any, saved: Any) -> bool:
     if reported:
         return getattr(saved, "unpack_hook", saved) is not None
     return not observable or not _is_free(node)
+
+
+def saved(node: Any, name: str) -> torch.Tensor | None:
+    """The saved tensor; None if there is none that can be read, or a saved-tensor hook holds it."""
+    raw = getattr(node, "_raw_saved_" + name, None)
+    if raw is None or has_unpack_hook(node, raw):
+        return None
+    value: torch.Tensor | None = getattr(node, "_saved_" + name, None)
+    return value if value is None or is_plain(value) else None
 
 
 def _is_free(node: Any) -> bool:

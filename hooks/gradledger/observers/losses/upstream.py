@@ -17,7 +17,12 @@ from gradledger.capture.async_copy import Deferred
 from gradledger.capture.open_terms import OpenTerm
 from gradledger.observers.losses.compiled_terms import watch_compiled, weight_summary
 from gradledger.observers.losses.found_losses import LossNode, Rows
-from gradledger.observers.losses.loss_nodes import HIDDEN, count_elements, hides_ignored, valid_mask
+from gradledger.observers.losses.loss_nodes import (
+    HIDDEN,
+    count_elements,
+    counted_mask,
+    hides_ignored,
+)
 from gradledger.observers.losses_out_of_sight.calls import call_of
 from gradledger.observers.losses_out_of_sight.hidden import Inferred, data_input, watch_rows
 
@@ -61,7 +66,7 @@ def watch_upstream(
     if loss.elements is not None and loss.elements.rows is not None and loss.link is not None:
         return undo + _watch_rows(loss.link, loss.elements.rows, term, guard_hook)
     if loss.link is not None and not by_rows:
-        return [*undo, _watch_link(loss.link, valid_mask(loss), term, guard_hook)]
+        return [*undo, _watch_link(loss.link, counted_mask(loss), term, guard_hook)]
     if term.reduction == "none" or term.tokens is None or by_rows:
         return undo + _watch_both_sides(loss, term, guard_hook)
 
@@ -173,7 +178,7 @@ def _watch_both_sides(
     """
     node = loss.smoothed or loss.node
     vector, by_rows = term.reduction == "none", _counts_by_rows(loss, term)
-    valid = valid_mask(loss) if vector else None
+    valid = counted_mask(loss) if vector else None
     arrived: list[torch.Tensor] = []
 
     def before(grads: tuple[Any, ...]) -> None:

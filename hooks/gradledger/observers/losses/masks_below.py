@@ -1,0 +1,127 @@
+"""Finds which elements of a loss receive a gradient, from the masks below them.
+
+A loop may apply its mask before the loss: ``((p - y) * mask).square().sum()``. The gradient at the
+elements does not show such a mask, but the graph holds it: the factor of a product, or what a fill
+or a selection leaves out. Only a mask of zeros and ones counts; another factor is a weight.
+
+Only functions of single elements are between the loss and its mask. At any other node, all elements
+may receive a gradient. Nothing waits for a device: whether a factor is a mask is decided there.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from gradledger.observers.losses.found_losses import Edge, graph_inputs
+from gradledger.observers.losses.node_names import ADDITIONS, GUARDS, PRODUCTS
+from gradledger.observers.losses.saved_hooks import saved
+
+MAX_NODES = 24  # visited below one loss
+
+# Losses of PyTorch that compare element by element.
+ELEMENTWISE_LOSSES = frozenset(
+    {"MseLossBackward0", "SmoothL1LossBackward0", "HuberLossBackward0", "SoftMarginLossBackward0"}
+    | {"BinaryCrossEntropyBackward0", "BinaryCrossEntropyWithLogitsBackward0"}
+)
+_FUNCTIONS = frozenset(
+    {"PowBackward0", "AbsBackward0", "SqrtBackward0", "LogBackward0", "Log1PBackward0"}
+    | {"ExpBackward0", "CoshBackward0", "SoftplusBackward0", "SigmoidBackward0", "TanhBackward0"}
+    | {"LogSigmoidBackward0", "CloneBackward0", "ToCopyBackward0", "AliasBackward0"}
+)
+_OF_SINGLE_ELEMENTS = ELEMENTWISE_LOSSES | _FUNCTIONS | ADDITIONS | PRODUCTS | GUARDS
+_MASKING = frozenset({"MulBackward0", "MaskedFillBackward0", "MaskedFillBackward1"})
+# They keep the order of the elements.
+_SHAPES = frozenset(
+    {"ViewBackward0", "UnsafeViewBackward0", "ReshapeAliasBackward0", "UnsqueezeBackward0"}
+    | {"SqueezeBackward0", "SqueezeBackward1", "SqueezeBackward2"}
+)
+
+
+def mask_below(node: Any, shape: tuple[int, ...]) -> torch.Tensor | None:
+    """Where the elements that ``node`` computes receive a gradient; None if all may.
+
+    They have this ``shape``, also where the node adds them up.
+    """
+    return _Search().at(node, shape)
+
+
+class _Search:
+    """The search below one loss, which ends after ``MAX_NODES``: then, all elements may."""
+
+    def __init__(self) -> None:
+        self._visited = 0
+
+    def at(self, node: Any, shape: tuple[int, ...]) -> torch.Tensor | None:
+        """The mask at a node."""
+        self._visited += 1
+        name = node.name()
+        if self._visited > MAX_NODES:
+            return None
+        if name in _SHAPES:
+            return self._before_reshape(node, shape)
+        if name == "WhereBackward0":
+            return self._at_selection(node, shape)
+        if name not in _MASKING and name not in _OF_SINGLE_ELEMENTS:
+            return None
+        below, own = self._below(node, shape), _own_mask(node, name)
+        if own is None:
+            return below
+        own = own.expand(shape)
+        return own if below is None else own & below
+
+    def _below(self, node: Any, shape: tuple[int, ...]) -> torch.Tensor | None:
+        """Where any of the inputs receives a gradient."""
+        masks = [self._through(edge, shape) for _, edge in graph_inputs(node)]
+        result = masks[0] if masks else None
+        for mask in masks[1:]:
+            result = None if result is None or mask is None else result | mask
+        return result
+
+    def _through(self, edge: Edge, shape: tuple[int, ...]) -> torch.Tensor | None:
+        """The mask at an input; one of another shape is repeated."""
+        return self.at(edge.node, shape) if edge.shape == shape else None
+
+    def _before_reshape(self, node: Any, shape: tuple[int, ...]) -> torch.Tensor | None:
+        ((_, edge),) = graph_inputs(node)
+        mask = self.at(edge.node, edge.shape)
+        return None if mask is None else mask.reshape(shape)
+
+    def _at_selection(self, node: Any, shape: tuple[int, ...]) -> torch.Tensor | None:
+        """Where the one tensor, or the other, is selected, and receives a gradient."""
+        condition = saved(node, "condition")
+        if condition is None or condition.dtype is not torch.bool:
+            return None
+        result: torch.Tensor | None = None
+        for index, edge in graph_inputs(node):
+            side, below = condition if index == 0 else ~condition, self._through(edge, shape)
+            side = side.expand(shape) if below is None else side & below
+            result = side if result is None else result | side
+        return result
+
+
+def _own_mask(node: Any, name: str) -> torch.Tensor | None:
+    """The mask that a node applies itself; None if it applies none, or a factor of one number."""
+    if name.startswith("BinaryCrossEntropy"):
+        return _zeros_and_ones(saved(node, "weight"))
+    if name not in _MASKING or len(graph_inputs(node)) != 1:
+        return None
+    if name == "MulBackward0":
+        return _zeros_and_ones(
+            saved(node, "self" if node.next_functions[0][0] is None else "other")
+        )
+    filled = saved(node, "mask")
+    return None if filled is None or filled.dtype is not torch.bool else ~filled
+
+
+def _zeros_and_ones(factor: Any) -> torch.Tensor | None:
+    """Where a factor is one, if it is zero everywhere else; a weight leaves nothing out."""
+    if not isinstance(factor, torch.Tensor) or not factor.dim() or factor.is_complex():
+        return None
+    if factor.layout is not torch.strided:
+        return None
+    counted = factor.detach() != 0
+    if factor.dtype is torch.bool:
+        return counted
+    return counted | ~((factor.detach() == 1) == counted).all()
