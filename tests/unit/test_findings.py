@@ -207,10 +207,19 @@ def test_a_run_without_a_step_is_incomplete() -> None:
 
 
 def windows(measured: str) -> list[StepFacts]:
-    """One for each character: ``+`` with equal weights, ``-`` not measured, ``s`` skipped."""
-    syncs = {"-": "unknown"}
+    """One for each character: ``+`` with equal weights, ``-`` not measured, ``s`` skipped, ``0``
+    not measured because all gradients are 0."""
+    syncs = {"-": "unknown", "0": "unknown"}
     return [
-        facts(record(RIGHT, number, skipped=each == "s", sync=syncs.get(each, "none")))
+        facts(
+            record(
+                RIGHT,
+                number,
+                skipped=each == "s",
+                sync=syncs.get(each, "none"),
+                norm=0.0 if each == "0" else 1.0,
+            )
+        )
         for number, each in enumerate(measured, 1)
     ]
 
@@ -224,6 +233,8 @@ def windows(measured: str) -> list[StepFacts]:
         ("+--" * 10, "; not measured in 20 of 30 windows ("),
         ("+sssss", ""),
         ("sssss+", ""),
+        ("+++" + "0" * 20, ""),
+        ("+" * 91 + "-" * 9, "; not measured in 9 of 100 windows ("),
     ],
 )
 def test_a_run_is_balanced_if_enough_windows_and_one_of_the_last_are_measured(

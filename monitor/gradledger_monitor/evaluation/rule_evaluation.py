@@ -15,7 +15,9 @@ from gradledger_monitor.rules import state as rule_state
 from gradledger_monitor.rules.balance.history import ONE_MORE
 from gradledger_monitor.rules.rule import Precondition, Rule, Window, about_steps, counted
 
-LAST_WINDOWS = 8  # of which one must be measured, or the run is not, whatever came before
+# Of these windows at the end of a run, or of this share of all, one must be measured.
+LAST_WINDOWS = 8
+LAST_SHARE = 0.1
 LEAST_SHARE = 0.25  # of the windows that must be measured
 
 
@@ -40,6 +42,7 @@ class RuleEvaluation(RuleOutcomes):
             and outcome.reason != ONE_MORE
             and not record.skipped
             and record.micro_batches
+            and record.norm != 0  # a step without a gradient changes nothing
         ):
             windows.unmeasured += 1
             windows.latest += 1
@@ -100,7 +103,8 @@ class RuleEvaluation(RuleOutcomes):
         if outcome is None or outcome.status != "ok" or not self.rule.by_window:
             return outcome
         total = windows.measured + windows.unmeasured
-        if windows.latest >= LAST_WINDOWS or windows.latest > windows.measured:
+        last = max(LAST_WINDOWS, LAST_SHARE * total)
+        if windows.latest >= last or windows.latest > windows.measured:
             share = f"not measured in the last {counted(windows.latest, 'window')}"
             return Outcome("not_measured", f"{share}: {windows.reason}")
         if windows.measured < LEAST_SHARE * total:

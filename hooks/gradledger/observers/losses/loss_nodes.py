@@ -14,7 +14,6 @@ import torch
 
 from gradledger.capture.async_copy import Deferred
 from gradledger.capture.open_terms import HALF, OpenTerm
-from gradledger.observers.losses.compiled_terms import compiled_term
 from gradledger.observers.losses.found_losses import (
     Elements,
     LossNode,
@@ -27,6 +26,7 @@ from gradledger.observers.losses.masks_below import ELEMENTWISE_LOSSES, mask_bel
 from gradledger.observers.losses.node_names import REDUCTIONS, SOFT_CROSS_ENTROPY
 from gradledger.observers.losses.sample_counts import sample_count
 from gradledger.observers.losses.saved_hooks import has_unpack_hook, saved
+from gradledger.observers.losses_compiled.terms import compiled_term
 from gradledger.observers.losses_out_of_sight.calls import Call, call_of, unknown_signatures
 from gradledger.observers.losses_out_of_sight.hidden import BARE, Inferred
 from gradledger.records import Reduction

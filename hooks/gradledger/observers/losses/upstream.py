@@ -15,7 +15,6 @@ from torch.autograd.function import BackwardCFunction
 
 from gradledger.capture.async_copy import Deferred
 from gradledger.capture.open_terms import OpenTerm
-from gradledger.observers.losses.compiled_terms import watch_compiled, weight_summary
 from gradledger.observers.losses.found_losses import LossNode, Rows
 from gradledger.observers.losses.loss_nodes import (
     HIDDEN,
@@ -23,6 +22,7 @@ from gradledger.observers.losses.loss_nodes import (
     counted_mask,
     hides_ignored,
 )
+from gradledger.observers.losses_compiled.terms import watch_compiled, weight_summary
 from gradledger.observers.losses_out_of_sight.calls import call_of
 from gradledger.observers.losses_out_of_sight.hidden import Inferred, data_input, watch_rows
 

@@ -1,4 +1,4 @@
-"""Terms of losses inside compiled graphs: see ``losses_compiled``."""
+"""Terms of losses inside compiled graphs, for ``observers.losses``."""
 
 from __future__ import annotations
 
