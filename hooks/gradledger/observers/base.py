@@ -29,6 +29,11 @@ class Patch:
 
     ``torch.compile`` traces a call of it as a call of the original: nothing of the hooks is in the
     graph, and a compiled call is not observed. ``compiled`` is called while Dynamo traces.
+
+    ``virtual``: a method that pybind11 lets Python classes override, and that theirs may call. What
+    calls the original must be named as it is, with the object as its first argument: by that,
+    pybind11 (``get_type_override``) knows that the override has been called already, and would
+    call it for ever otherwise. So ``wrap`` replaces such a method alone, without a wrapper.
     """
 
     def __init__(
@@ -37,6 +42,7 @@ class Patch:
         name: str,
         wrap: Callable[[Any], Any],
         compiled: Callable[[], None] = lambda: None,
+        virtual: bool = False,
     ) -> None:
         self._owner, self._name = owner, name
         self._original = original = _attribute(owner, name)
@@ -63,7 +69,10 @@ class Patch:
                 return original(*args, **kwargs)
             return wrapped(*args, **kwargs) if active[0] else original(*args, **kwargs)
 
-        for function in (wrapper, wrapped):
+        if virtual:
+            wrapped.__code__ = wrapped.__code__.replace(co_name=name)
+            wrapper = functools.update_wrapper(wrapped, original)
+        for function in {wrapper, wrapped}:
             never_compile(skip_in_stacklevel(function))
         never_compile(traced)
         self._wrapper: Any = staticmethod(wrapper) if is_static else wrapper
@@ -127,10 +136,15 @@ class Observer:
             self._patches.pop().undo()
 
     def patch(
-        self, owner: Any, name: str, wrap: Callable[[Any], Any], always: bool = False
+        self,
+        owner: Any,
+        name: str,
+        wrap: Callable[[Any], Any],
+        always: bool = False,
+        virtual: bool = False,
     ) -> None:
         """Replace an attribute until ``uninstall``; ``always``: also while steps are skipped."""
-        patch = Patch(owner, name, wrap, functools.partial(self._compiled.add, name))
+        patch = Patch(owner, name, wrap, functools.partial(self._compiled.add, name), virtual)
         self._patches.append(patch)
         if not always:
             self._pausable.append(patch)

@@ -120,7 +120,7 @@ class Collectives(Observer):
             self.patch(ddp.DistributedDataParallel, "_pre_forward", self._wrap_ddp_forward)
         for name in ("allreduce", "allreduce_coalesced"):
             if _world is not None and name in vars(dist.ProcessGroup):
-                self.patch(dist.ProcessGroup, name, self._wrap_all_reduce)
+                self.patch(dist.ProcessGroup, name, self._wrap_all_reduce, virtual=True)
         self._patch_fsdp()
 
     def uninstall(self) -> None:
@@ -186,18 +186,12 @@ class Collectives(Observer):
             self._thread.forward = "sync" if module.require_backward_grad_sync else "no_sync"
 
     def _wrap_all_reduce(self, original: Any) -> Any:
-        """Of the calls from Python: those of DDP's reducer do not pass here.
-
-        A subclass of ProcessGroup may call this method of its base, which is virtual. By the name
-        of the calling frame, and its first argument, pybind11 (``get_type_override``) recognises
-        that the subclass has been called already; under another name, it would call it for ever.
-        """
+        """Of the calls from Python: those of DDP's reducer do not pass here."""
 
         def all_reduce(group: Any, /, *args: Any, **kwargs: Any) -> Any:
             self.run_guarded(self._count_reduced, *args[:1])
             return original(group, *args, **kwargs)
 
-        all_reduce.__code__ = all_reduce.__code__.replace(co_name=original.__name__)
         return all_reduce
 
     def _count_reduced(self, tensors: Any = ()) -> None:

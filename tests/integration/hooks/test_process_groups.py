@@ -77,6 +77,22 @@ def test_a_subclass_of_process_group_is_called_once(
     assert observer._thread.reduced == 3
 
 
+@pytest.mark.parametrize("kind", [Inherits, Calls])
+def test_also_with_hooks_below_that_are_off(
+    observer: Collectives, kind: type[dist.ProcessGroup]
+) -> None:
+    """Those of another session: they stay, because these were installed above them."""
+    above = Collectives(Backwards())
+    above.install()
+    observer.uninstall()
+    group, tensor = of_gloo(kind), torch.full((3,), 2.0)
+    group.allreduce([tensor], dist.AllreduceOptions()).wait()
+    assert getattr(group, "calls", 1) == 1
+    above.uninstall()
+    group.allreduce([tensor], dist.AllreduceOptions()).wait()
+    assert tensor.tolist() == [2.0] * 3
+
+
 def test_calls_with_wrong_arguments_raise_what_pytorch_raises(observer: Collectives) -> None:
     group: Any = dist.group.WORLD
     for wrong in ("text", 3, None, [3]):
