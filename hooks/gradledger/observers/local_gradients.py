@@ -38,19 +38,23 @@ def has_custom_hook(wrappers: Iterable[Any]) -> bool:
     Raises AttributeError if DDP does not list its hooks in ``_comm_hooks``: assuming that there is
     none would be a guess.
     """
-    averaging = [getattr(sys.modules.get(DEFAULT_HOOKS), name, None) for name in AVERAGING]
+    averaging = _default_hooks(AVERAGING)
     hooks = [hook for ddp in wrappers for hook, _ in ddp._comm_hooks]
     return any(hook not in averaging for hook in hooks)
+
+
+def _default_hooks(names: Iterable[str]) -> list[Any]:
+    """Comm hooks of PyTorch by name; None for one that is not there, or not imported."""
+    module = sys.modules.get(DEFAULT_HOOKS)
+    return [getattr(module, name, None) for name in names]
 
 
 def sent_bytes(wrappers: Iterable[Any], parameters: Iterable[Any]) -> int | None:
     """Bytes of these parameters' gradients as DDP sends them once; None if a hook decides that."""
     hooks = [[hook for hook, _ in getattr(ddp, "_comm_hooks", [(None, None)])] for ddp in wrappers]
-    module = sys.modules.get(DEFAULT_HOOKS)
-    averaging = [getattr(module, name, None) for name in AVERAGING]
+    averaging, compressing = _default_hooks(AVERAGING), _default_hooks(COMPRESSING)
     if any(hook is None or hook not in averaging for of_one in hooks for hook in of_one):
         return None
-    compressing = [getattr(module, name, None) for name in COMPRESSING]
     halved = {any(hook in compressing for hook in of_one) for of_one in hooks}
     if len(halved) > 1:
         return None

@@ -168,7 +168,8 @@ def evaluate_window(group: RuleGroup, window: Window) -> None:
                     outcome = about_steps(outcome, precondition.steps(window))
             except Exception as error:
                 outcome = failed(error)
-        evaluation.count(outcome, window.facts.record)
+        if evaluation.rule.by_window:
+            evaluation.count(outcome, window.facts.record)
         # A repeated outcome changes nothing else, unless it counts towards the end of a finding.
         if outcome is not evaluation.last_outcome or evaluation.last_finding is not None:
             evaluation.fold(window.facts.step, outcome)

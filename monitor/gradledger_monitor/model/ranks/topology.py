@@ -275,6 +275,8 @@ def divide_by_all(
     ``applied`` are the micro-batches of each rank, ``factors`` those on its gradients afterwards.
     False if all have equally many tokens, which shows nothing.
     """
+    if len(applied) < 2:
+        return False
     counts, divisors = [], []
     for rank, pairs in applied.items():
         terms = [term for _, m in pairs for term in m.terms if not term.penalty]

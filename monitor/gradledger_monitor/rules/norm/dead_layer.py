@@ -22,7 +22,7 @@ for name, p in model.named_parameters():
 
 
 class DeadLayer(Rule):
-    """Parameters that the optimizer holds never get a gradient, while others do.
+    """Parameters that the optimizer holds never get a gradient other than 0.
 
     **What it sees**
 

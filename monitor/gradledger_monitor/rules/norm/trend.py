@@ -73,7 +73,10 @@ class FarthestValues:
             heapq.heapreplace(self._largest, value)
 
     def reach(self, chance: float) -> float:
-        """What a series like this one exceeds with this probability, at most."""
+        """What a series like this one exceeds with this probability, at most.
+
+        0 if too few values are in the tail to estimate it: then it bounds nothing.
+        """
         if len(self._largest) < self._size:
             return 0.0
         least, *others = sorted(self._largest)
