@@ -11,7 +11,7 @@ import hypothesis
 import pytest
 
 from gradledger import guard
-from helpers import device, forkserver
+from helpers import device, forkserver, memory_folder
 
 # A test looks at every step of its loops, however short they are, unless that is its subject.
 os.environ["GRADLEDGER_OVERHEAD"] = "full"
@@ -22,6 +22,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 device.occupy()
+memory_folder.use()
 
 # How long an example takes is the machine's affair, not the code's.
 hypothesis.settings.register_profile("patient", deadline=None)

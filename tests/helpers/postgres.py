@@ -30,7 +30,8 @@ class Postgres:
         """The SQLAlchemy URL of a new database: an empty one, or a copy of one that nobody uses."""
         name = f"test_{os.getpid()}_{next(_numbers)}"
         made, model = sql.Identifier(name), _name(like) if like else sql.Identifier("template1")
-        self.execute(sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(made, model))
+        create = "CREATE DATABASE {} TEMPLATE {} STRATEGY FILE_COPY"
+        self.execute(sql.SQL(create).format(made, model))
         uri: str = self._server.get_uri(database=name)
         return uri.replace("postgresql://", "postgresql+psycopg://", 1)
 
