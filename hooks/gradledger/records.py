@@ -72,7 +72,8 @@ class Term:
     ``weight`` is the gradient of one counted token's loss, including the loss scale: upstream
     gradient / tokens for a mean, the upstream gradient for a sum, the average over tokens for
     ``none`` (a vector of losses). For such a vector, ``weight_min`` and ``weight_max`` are the
-    smallest and the largest absolute value.
+    smallest and the largest absolute value, and ``weight_size`` is their average, if the weights
+    have both signs.
     """
 
     # name of the autograd node, e.g. NllLossBackward0; after "NllLoss:", that of a function that is
@@ -87,6 +88,7 @@ class Term:
     weight: float | None = None
     weight_min: float | None = None
     weight_max: float | None = None
+    weight_size: float | None = None
     class_weight: float | None = None  # sum of the class weights of the tokens, if any
     undivided: bool | None = None  # no division between the root of backward and this term
     # what each division in between divides by, that nearest to the root first; 0: it is not read

@@ -30,6 +30,7 @@ terms = st.builds(
     weight=maybe_number,
     weight_min=maybe_number,
     weight_max=maybe_number,
+    weight_size=maybe_number,
     class_weight=maybe_number,
     undivided=maybe_flag,
     divisors=samples_of,

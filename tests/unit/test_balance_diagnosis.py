@@ -698,6 +698,20 @@ def test_a_sum_whose_weights_add_up_to_the_same_may_be_a_weighted_mean() -> None
     assert first(of_data, before(100.0, micro_batches=2)).pattern == "sum"
 
 
+def test_weights_of_both_signs_are_normalised_by_their_absolute_values() -> None:
+    """The sum over n elements; the signed weights add up to another number in each micro-batch."""
+
+    def summed(n: int, total: float, absolute: float | None) -> Term:
+        inside = {"weight_min": 0.1 / n, "weight_max": 0.9, "elements": n, "element_weight": 1.0}
+        size = None if absolute is None else absolute / n
+        return term(n, total / n, "none", weight_size=size, **inside)
+
+    normalised = facts(record([summed(10, -0.3, 1.0)]))
+    assert first(normalised, before(30.0, micro_batches=1)).pattern == "fair"
+    of_data = facts(record([summed(10, -0.3, 4.0)]))
+    assert first(of_data, before(30.0, micro_batches=1)).pattern != "fair"
+
+
 def test_a_divisor_that_is_no_whole_number_may_be_a_weight_of_the_data() -> None:
     """A loss over its detached value, or times the ratio of two values."""
     assert pattern_and_ratio(even(0.8), *before(0.5))[0] == "wandering"  # 250, after 400

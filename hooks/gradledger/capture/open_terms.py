@@ -14,6 +14,7 @@ from gradledger.capture.inferred import Inferred
 from gradledger.records import MicroBatch, Reduction, Term
 
 HALF = (torch.float16, torch.bfloat16)
+ROUNDING = 1e-6  # of sums of weights, relative
 
 Constant = float | Deferred  # a number that the graph holds; one on a device is read later
 
@@ -210,7 +211,9 @@ def _scalar_weight(term: Term, upstream: float) -> None:
 
 
 def _vector_weight(term: Term, summary: list[float]) -> None:
-    tokens, total, least, most = summary
+    tokens, total, least, most, absolute = summary
     term.tokens = round(tokens) if tokens == tokens else None
     if term.tokens:
         term.weight, term.weight_min, term.weight_max = total / term.tokens, least, most
+        if absolute > abs(total) * (1 + ROUNDING):
+            term.weight_size = absolute / term.tokens

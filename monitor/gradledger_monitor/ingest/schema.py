@@ -76,6 +76,7 @@ class Term(Struct, gc=False, kw_only=True, omit_defaults=True):
     weight: Number | None = None
     weight_min: Number | None = None
     weight_max: Number | None = None
+    weight_size: Number | None = None
     class_weight: Number | None = None
     undivided: bool | None = None
     divisors: Annotated[list[Number], Meta(max_length=64)] = []

@@ -254,7 +254,9 @@ def _count_and_weight(t: WeightedTerm, unit: str) -> tuple[float, float] | None:
         return None if each is None or not count else (float(count), abs(each) * t.factor)
     if unit == "loss_weights":
         each = abs(number(term.element_weight) or 0.0) * t.factor
-        return (weight * t.tokens / each, each) if each else None
+        size = number(term.weight_size)  # weights of both signs are divided by their absolute sum
+        total = weight if size is None else abs(size) * t.factor
+        return (total * t.tokens / each, each) if each else None
     mean = term.reduction == "mean"
     if unit == "class_weight":
         units = number(term.class_weight)

@@ -77,6 +77,8 @@ def test_tokens_are_the_elements_with_a_gradient(objective: Objective, count: in
     if term.weight_min is not None:
         assert term.weight_min == pytest.approx(float(weights.abs().min()), rel=1e-4)
         assert term.weight_max == pytest.approx(float(weights.abs().max()), rel=1e-4)
+        size = abs(float(term.weight or 0)) if term.weight_size is None else term.weight_size
+        assert size == pytest.approx(float(weights.abs().mean()), rel=1e-4)
     else:
         assert float(weights.std()) < 1e-6
 

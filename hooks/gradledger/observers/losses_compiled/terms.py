@@ -75,15 +75,18 @@ def watch_compiled(
 
 
 def weight_summary(gradient: torch.Tensor, valid: torch.Tensor | None) -> torch.Tensor:
-    """[tokens that count, total weight, least |weight|, most |weight|] of a vector of weights."""
+    """Tokens that count, their total weight, least and most |weight|, and total |weight|."""
     weights = gradient.detach().double() if gradient.device.type != "mps" else gradient.detach()
     counted = weights != 0
     if valid is not None and valid.shape == counted.shape:
         counted = counted & valid
     size = weights.abs()
     if not size.numel():
-        return torch.tensor([0.0, 0.0, math.inf, 0.0], dtype=weights.dtype, device=weights.device)
+        return torch.tensor(
+            [0.0, 0.0, math.inf, 0.0, 0.0], dtype=weights.dtype, device=weights.device
+        )
     least = torch.where(counted, size, math.inf).min()
     most = torch.where(counted, size, 0.0).max()
     total = torch.where(counted, weights, 0.0).sum()
-    return torch.stack([counted.sum().to(total.dtype), total, least, most])
+    absolute = torch.where(counted, size, 0.0).sum()
+    return torch.stack([counted.sum().to(total.dtype), total, least, most, absolute])
