@@ -29,6 +29,11 @@ LAUNCHERS = {"torch.distributed.run", "torch.distributed.launch", "accelerate.co
 SCRIPTS = (".py", ".sh")
 
 
+def is_checked() -> bool:
+    """Whether this process runs under `gradledger check`, which reads what was not sent."""
+    return bool(os.environ.get(STAGES))
+
+
 def environment(
     base: Mapping[str, str],
     command: list[str],

@@ -22,6 +22,7 @@ from contextlib import contextmanager, suppress
 from typing import NamedTuple, Protocol
 
 from gradledger import guard
+from gradledger.autostart import is_checked
 from gradledger.delivery.background import BackgroundThread
 from gradledger.delivery.buffer import RecordBuffer
 from gradledger.delivery.http_client import Client
@@ -232,7 +233,7 @@ class Pipeline:
         lost = self._buffer.in_memory()
         stored = len(self._buffer) - lost
         location, problem = self._buffer.location, self._uploader.problem or "no answer"
-        if stored and location is not None:
+        if stored and location is not None and not is_checked():
             write_line(
                 f"{records_text(stored)} not sent yet ({problem}). The next run that reaches "
                 f"{location.url} sends them, or run `gradledger import {location.directory}`"

@@ -68,6 +68,7 @@ def test_records_that_the_service_took_too_late_are_read_from_the_disk(
     assert done.returncode == 1, done.stderr
     assert (report["steps"], report["verdict"]) == (6, "broken")
     assert [finding["rule"] for finding in report["findings"]] == [UNEQUAL]
+    assert "not sent" not in done.stderr
 
 
 def test_a_command_that_fails_exits_3_and_its_findings_are_still_reported(
