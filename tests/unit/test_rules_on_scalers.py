@@ -258,12 +258,45 @@ def test_a_backward_without_the_scale_is_reported_where_the_scaler_steps_or_skip
     def half(*events: Event, **more: Any) -> Finding | None:
         window = scaled(1, *events, **more)
         window.micro_batches[1].scale = None
+        window.micro_batches[1].terms[0].weight = 1 / 20
         return finding_of("unscaled_backward", window)
 
     assert half(STEP) is not None
     assert half(skipped=True) is not None
     assert half() is None
     assert finding_of("unscaled_backward", scaled(1, STEP)) is None
+
+
+def test_a_backward_that_the_loop_scales_by_hand_is_left_alone() -> None:
+    window = scaled(1, STEP)
+    window.micro_batches[1].scale = None
+    assert finding_of("unscaled_backward", window) is None
+    by_norm = scaled(1, STEP)
+    by_norm.micro_batches[1].scale = by_norm.micro_batches[1].terms[0].weight = None
+    by_norm.micro_batches[0].sample_norm = 3.0 * SCALE
+    by_norm.micro_batches[1].sample_norm = 2.0 * SCALE
+    assert finding_of("unscaled_backward", by_norm) is None
+    by_norm.micro_batches[1].sample_norm = 2.0
+    assert finding_of("unscaled_backward", by_norm) is not None
+
+
+@pytest.mark.parametrize(
+    ("weight", "left", "is_reported"),
+    [
+        (1 / 20, 1.0, True),
+        (1 / 10, 1.0, True),  # and the division by K is missing
+        (SCALE / 20, 1.0, False),  # scaled by hand
+        (0.3 / 20, 1.0, False),  # no count: a weight may be part of it
+        (1 / 20, SCALE, False),  # and multiplied by the scale after backward
+    ],
+)
+def test_a_scaler_that_divides_unscaled_gradients_is_reported(
+    weight: float, left: float, is_reported: bool
+) -> None:
+    window = scaled(1, STEP, post_factor=left / SCALE, scaler=Scaler(1, SCALE))
+    for micro_batch in window.micro_batches:
+        micro_batch.scale, micro_batch.terms[0].weight = None, weight
+    assert (finding_of("unscaled_backward", window) is not None) is is_reported
 
 
 def test_an_unscale_of_what_was_discarded_afterwards_is_left_alone() -> None:

@@ -7,9 +7,9 @@ device.
 from __future__ import annotations
 
 import threading
-import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 
@@ -18,6 +18,8 @@ from gradledger.capture.isolation import is_plain
 from gradledger.capture.open_parts import OpenScaler
 from gradledger.capture.open_records import OpenMicroBatch, OpenStep
 from gradledger.observers.base import Observer
+from gradledger.observers.losses.found_losses import graph_inputs, sequence_number
+from gradledger.observers.losses.node_names import ADDITIONS, SCALINGS
 from gradledger.records import Op
 
 if TYPE_CHECKING:
@@ -26,12 +28,31 @@ if TYPE_CHECKING:
 COMPILED = "the GradScaler runs inside a compiled function, where it cannot be seen"
 
 
+MOST_PRODUCTS = 64  # scaled losses that a thread remembers: those of the windows that are open
+MOST_NODES = 200  # between the root of backward and its scaled losses
+# What a loop does with scaled losses before it calls backward; each passes the scale on.
+PASSES_ON = ADDITIONS | SCALINGS | {"MeanBackward0"}
+
+
+NodeKey = tuple[int, str]  # the number of a node in its thread, and its name
+
+
+class _Product(NamedTuple):
+    """A loss, or losses, times the scale."""
+
+    scale: Deferred
+    ordinal: int
+    single: bool  # one number
+
+
 class _ThreadScaling(threading.local):
     """State of one thread."""
 
-    # the last scaled loss, its scale, and the number of the scaler
-    scaled: tuple[weakref.ref[Any], Deferred, int] | None = None
     stepping: Any = None  # the scaler whose step() runs
+
+    def __init__(self) -> None:
+        # The latest last. A reference to a node would keep its graph alive.
+        self.products: dict[NodeKey, _Product] = {}
 
 
 class GradScalerCalls(Observer):
@@ -43,9 +64,9 @@ class GradScalerCalls(Observer):
         super().__init__()
         self._windows, self._close_skipped = windows, close_skipped
         self._thread = _ThreadScaling()
-        self._ordinals: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._ordinals: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
         self._count = 0
-        self._loaded: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._loaded: WeakSet[Any] = WeakSet()
 
     def install(self) -> None:
         """Wrap the methods of ``GradScaler``, which subclasses call, too."""
@@ -65,13 +86,19 @@ class GradScalerCalls(Observer):
         return scale
 
     def _note_scaled(self, scaler: Any, scaled: Any) -> None:
-        if not scaler.is_enabled() or not isinstance(scaled, torch.Tensor):
+        if not scaler.is_enabled():
             return
-        ordinal = self._ordinal_of(scaler)
-        if is_plain(scaler._scale):
-            # volatile: update() changes the scale in place
-            scale = Deferred(scaler._scale, volatile=True)
-            self._thread.scaled = weakref.ref(scaled), scale, ordinal
+        ordinal, products = self._ordinal_of(scaler), self._thread.products
+        if not is_plain(scaler._scale):
+            return
+        # volatile: update() changes the scale in place
+        scale = Deferred(scaler._scale, volatile=True)
+        for each in scaled if isinstance(scaled, list | tuple) else [scaled]:
+            node = each.grad_fn if isinstance(each, torch.Tensor) else None
+            if node is not None and sequence_number(node) is not None:
+                products[_key(node)] = _Product(scale, ordinal, each.numel() == 1)
+        while len(products) > MOST_PRODUCTS:
+            del products[next(iter(products))]
 
     def _wrap_unscale(self, original: Any) -> Any:
         def unscale_(scaler: Any, optimizer: Any) -> Any:
@@ -137,10 +164,17 @@ class GradScalerCalls(Observer):
         return ordinal
 
     def backward_begins(self, micro_batch: OpenMicroBatch, roots: tuple[Any, ...]) -> None:
-        """Attach the scale if a root is the loss that was scaled last."""
-        scaled = self._thread.scaled
-        if scaled is not None and any(scaled[0]() is root for root in roots):
-            _, micro_batch.scale, micro_batch.scaler = scaled
+        """Attach the scale if a root is a scaled loss, or computed from such losses alone."""
+        products = self._thread.products
+        if not products:
+            return
+        scaled: list[NodeKey] = []
+        for root in roots:
+            node = getattr(root, "grad_fn", None) if isinstance(root, torch.Tensor) else root.node
+            scaled += () if node is None else _products_below(node, products)
+        if scaled:
+            micro_batch.scale, micro_batch.scaler, _ = products[scaled[-1]]
+            micro_batch.scaling = frozenset(number for number, _ in scaled)
 
     def step_begins(self, step: OpenStep, window: OptimizerWindow) -> None:
         """Copy the state of the scaler. A fused optimizer divides by ``grad_scale`` itself."""
@@ -161,3 +195,34 @@ class GradScalerCalls(Observer):
             found_inf = getattr(window.optimizer, "found_inf", None)
             if isinstance(found_inf, torch.Tensor):
                 step.found_inf = Deferred(found_inf, volatile=True)
+
+
+def _key(node: Any) -> NodeKey:
+    return sequence_number(node) or -1, node.name()
+
+
+def _products_below(root: Any, products: dict[NodeKey, _Product]) -> list[NodeKey]:
+    """The scaled losses that a root is computed from; none if something else is in it, too.
+
+    The loop may divide them, or add several: ``(scaler.scale(loss) / K).backward()``.
+    """
+    if _key(root) in products:
+        return [_key(root)]
+    below: list[NodeKey] = []
+    nodes = [root]
+    for _ in range(MOST_NODES):
+        if not nodes:
+            return below
+        node = nodes.pop()
+        key = _key(node)
+        product = products.get(key)
+        if product is not None and product.single:
+            below.append(key)
+            continue
+        inputs = graph_inputs(node)
+        if key[1] not in PASSES_ON or not inputs:
+            return []
+        if key[1] in SCALINGS and (len(inputs) > 1 or inputs[0][0] != 0):
+            return []  # a product of two losses, or the inverse of one
+        nodes += [edge.node for _, edge in inputs]
+    return []

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -274,6 +276,62 @@ def test_an_optimizer_that_replaces_another_one_and_loaded_states_are_recorded()
     assert later.scaler is not None and (later.scaler.ordinal, later.scaler.loaded) == (2, True)
     assert later.events[0].op == "load_state"
     assert elsewhere.replaced is None
+
+
+Scale = Callable[[Any], Any]
+
+
+def halved_in_place(scale: Scale, loss: torch.Tensor) -> torch.Tensor:
+    scaled: torch.Tensor = scale(loss)
+    scaled /= 2
+    return scaled
+
+
+@pytest.mark.parametrize(
+    "root",
+    [
+        lambda scale, loss: scale(loss / 2),
+        lambda scale, loss: scale(loss) / 2,
+        halved_in_place,
+        lambda scale, loss: scale(loss / 2).double().mean(),
+        lambda scale, loss: sum(scale(loss) for _ in range(3)) / 6,
+        lambda scale, loss: sum(scale([loss / 4, loss / 4])),
+    ],
+)
+def test_what_the_loop_computes_from_scaled_losses_is_scaled(root: Callable[..., Any]) -> None:
+    model, scaler = nn.Linear(4, 2), torch.amp.GradScaler("cpu", init_scale=8.0)
+    with recording() as kept:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        root(
+            scaler.scale, cross_entropy(model(torch.randn(5, 4)), torch.zeros(5).long())
+        ).backward()
+        scaler.step(optimizer)
+    (micro_batch,) = kept.steps[0].resolve().micro_batches
+    (each,) = micro_batch.terms
+    assert micro_batch.scale == 8.0
+    assert each.weight == pytest.approx(8 / 2 / 5)
+    assert each.coefficient in (None, 0.5) and each.outer_coefficient in (None, 0.5)
+
+
+@pytest.mark.parametrize(
+    "root",
+    [
+        lambda scale, loss: scale(loss) + loss,
+        lambda scale, loss: scale(loss) * loss,
+        lambda scale, loss: 1 / scale(loss),
+        lambda scale, loss: scale(loss).sqrt(),
+        lambda scale, loss: scale(loss).detach() * loss,
+    ],
+)
+def test_what_else_is_computed_from_them_is_not(root: Callable[..., Any]) -> None:
+    model, scaler = nn.Linear(4, 2), torch.amp.GradScaler("cpu", init_scale=8.0)
+    with recording() as kept:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        root(
+            scaler.scale, cross_entropy(model(torch.randn(5, 4)), torch.zeros(5).long())
+        ).backward()
+        scaler.step(optimizer)
+    assert kept.steps[0].resolve().micro_batches[0].scale is None
 
 
 def test_each_call_and_micro_batch_has_the_number_of_its_scaler() -> None:

@@ -30,6 +30,7 @@ from gradledger.observers.losses.found_losses import (
     divides_by_one,
     element_count,
     graph_inputs,
+    sequence_number,
     shape_of,
 )
 from gradledger.observers.losses.loss_patterns import loss_at
@@ -61,9 +62,11 @@ class _Visit(NamedTuple):
 class _Walk:
     """The walk at the level of single numbers, nearest nodes first. No element is below an end."""
 
-    def __init__(self, root: Any, scaled: bool, ends: frozenset[Any] = frozenset()) -> None:
+    def __init__(
+        self, root: Any, scaling: frozenset[int], ends: frozenset[Any] = frozenset()
+    ) -> None:
         self.losses: list[LossNode] = []
-        self._root, self._scaled, self._ends = root, scaled, ends
+        self._scaling, self._ends = scaling, ends
         self._queue = deque([_Visit(Edge(root), DIRECT)])
         self._visited = {root}
         self._owners: dict[Any, list[LossNode]] = {}
@@ -157,8 +160,7 @@ class _Walk:
             self._functions += [_Visit(visit.edge, path)] if is_number else []
         elif not path.nonlinear and name == PRODUCT_OF_VECTORS:
             self._functions.append(_Visit(visit.edge, path._replace(function=node)))
-        scales = self._scaled and node is self._root
-        if not scales and not _divides_losses_by_one(node, name):
+        if not _scales(node, self._scaling) and not _divides_losses_by_one(node, name):
             path = path.through(node, name)
         for _, edge in inputs:
             self._push(edge, path)
@@ -169,20 +171,24 @@ class _Walk:
             self._queue.append(_Visit(edge, path))
 
 
-def find_losses(root: Any, scaled: bool = False) -> list[LossNode]:
+def find_losses(root: Any, scaling: frozenset[int] = frozenset()) -> list[LossNode]:
     """The losses below ``root``, nearest first.
 
-    ``scaled``: the root is the product of a GradScaler, whose factor is no coefficient.
+    ``scaling``: the nodes (their numbers) that multiply by a loss scale, which is no coefficient.
     """
-    only_loss = _find_below_constants(root, scaled)
+    only_loss = _find_below_constants(root, scaling)
     if only_loss is not None:
         return [only_loss]
-    walk = _Walk(root, scaled)
+    walk = _Walk(root, scaling)
     losses, shared = walk.run(), walk.shared()
-    return _Walk(root, scaled, shared).run() if shared else losses
+    return _Walk(root, scaling, shared).run() if shared else losses
 
 
-def _find_below_constants(root: Any, scaled: bool) -> LossNode | None:
+def _scales(node: Any, scaling: frozenset[int]) -> bool:
+    return bool(scaling) and sequence_number(node) in scaling
+
+
+def _find_below_constants(root: Any, scaling: frozenset[int]) -> LossNode | None:
     """The loss node, if only products with constants are above it, as in most loops."""
     node, path = root, DIRECT
     for _ in range(MAX_CONSTANTS):
@@ -194,7 +200,7 @@ def _find_below_constants(root: Any, scaled: bool) -> LossNode | None:
         (below, _), *constants = node.next_functions
         if below is None or any(function is not None for function, _ in constants):
             return None
-        if not scaled or node is not root:
+        if not _scales(node, scaling):
             path = path.through(node, name)
         node = below
     return None

@@ -208,7 +208,7 @@ class LossTerms(Observer):
         before, self._thread.numbers = self._thread.numbers, frozenset()
         try:
             for graph in graphs:
-                losses = find_losses(graph, scaled=micro_batch.scale is not None)
+                losses = find_losses(graph, micro_batch.scaling)
                 every += losses
                 terms = self._add_terms(micro_batch, losses)
                 self._note_repeats(before, losses, terms)

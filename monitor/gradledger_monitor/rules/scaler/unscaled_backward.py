@@ -2,34 +2,67 @@
 
 from __future__ import annotations
 
+import math
+
+from gradledger_monitor.ingest.schema import MicroBatch
 from gradledger_monitor.model.findings import Outcome
+from gradledger_monitor.model.numbers import number
+from gradledger_monitor.model.tolerances import WEIGHT_HALF
+from gradledger_monitor.rules.gradient_scale_effects import constant_factor_effect
 from gradledger_monitor.rules.number_text import significant
-from gradledger_monitor.rules.rule import OK, Rule, Window, finding
-from gradledger_monitor.rules.scaler.common import SCALER_IN_USE
+from gradledger_monitor.rules.rule import (
+    OK,
+    Precondition,
+    Rule,
+    Window,
+    finding,
+    not_applicable,
+    not_measured,
+)
 
 FIX = """\
 scaler.scale(loss).backward()      # for every loss of the window"""
 
+LEAST_SCALE = 16.0  # a smaller one may be in the loss, too, as a weight
+
+
+def _no_scaler(window: Window) -> Outcome | None:
+    """Nothing is scaled, and no GradScaler steps the optimizer."""
+    record = window.facts.record
+    if "scale" in record.missing:
+        return not_measured(record.missing["scale"])
+    if window.facts.scale is None and record.scaler is None:
+        return not_applicable("no GradScaler")
+    return None
+
+
+SCALER_STEPS_OR_SCALES = Precondition("a GradScaler scales, or steps", _no_scaler)
+
 
 class UnscaledBackward(Rule):
-    """One backward of a scaled window runs without ``GradScaler.scale``.
+    """A backward that the GradScaler unscales runs without ``GradScaler.scale``.
 
     **What it sees**
 
-    Some micro-batches of the window start from a scaled loss, others from an unscaled one.
+    Some micro-batches of the window start from a scaled loss, others from an unscaled one, whose
+    gradients are smaller. Or all start from an unscaled one, ``GradScaler.step`` divides the
+    gradients by the scale, and the balance is 1/scale, or K or 1/K of it.
 
     **Why it matters**
 
     ``unscale_`` divides all gradients by the scale. A micro-batch that was not multiplied by it
     weighs tens of thousands of times less than the others, so its tokens have almost no effect.
+    If none was, the updates of SGD vanish, and no gradient is protected from fp16 underflow.
 
     **What to do**
 
-    Scale every loss of the window: ``scaler.scale(loss).backward()``.
+    Scale every loss of the window: ``scaler.scale(loss).backward()``. The method returns the
+    scaled loss; it does not change the loss in place.
 
     **When it is silent**
 
-    No micro-batch, or every one, is scaled.
+    Every micro-batch is scaled, by ``GradScaler.scale`` or by the loop itself
+    (``loss * scaler.get_scale()``).
 
     **Incidents**
 
@@ -37,27 +70,79 @@ class UnscaledBackward(Rule):
     """
 
     points_at = ("backward",)
-    inhibits = ("norm.*", "loss.*")
+    inhibits = ("reduction.balance_off", "reduction.double_division", "norm.*", "loss.*")
 
-    precondition = SCALER_IN_USE
+    precondition = SCALER_STEPS_OR_SCALES
 
     def evaluate(self, window: Window) -> Outcome:
-        """Scaled and unscaled backwards in one window that the scaler steps."""
+        """Unscaled backwards in a window that the scaler steps."""
         record = window.facts.record
         applied = window.facts.applied
-        unscaled = [index for index, m in applied if m.scale is None]
-        if not unscaled or len(unscaled) == len(applied):
-            return OK
         if not record.skipped and not window.facts.own_calls("scaler_step"):
             return OK
-        scale = window.facts.scale
+        scaled = [m for _, m in applied if m.scale is not None]
+        if not scaled:
+            return self._none_is_scaled(window)
+        scale = window.facts.scale or 1.0
+        unscaled = [
+            index
+            for index, m in applied
+            if m.scale is None and not _is_scaled_by_the_loop(m, scaled, scale)
+        ]
+        if not unscaled:
+            return OK
         return finding(
             "error",
             "A backward of a scaled window is not scaled",
             f"{len(unscaled)} of {len(applied)} micro-batches ran backward from a loss that was "
-            f"not multiplied by the scale. Their gradients weigh {significant(scale or 0.0)} "
+            f"not multiplied by the scale. Their gradients weigh {significant(scale)} "
             "times too little.",
             FIX,
             micro_batches=[index + 1 for index in unscaled],
             scale=scale,
         )
+
+    @staticmethod
+    def _none_is_scaled(window: Window) -> Outcome:
+        """The scaler divides by a scale that no loss was multiplied by."""
+        facts = window.facts
+        scale = None if facts.record.scaler is None else number(facts.record.scaler.scale)
+        objective = window.balance.objective
+        if facts.record.skipped or facts.unmeasured or scale is None or objective is None:
+            return OK
+        left = facts.shared_factors[facts.lowest_rank] * scale  # 1: it was divided by the scale
+        balance, k = objective.ledger.balance, facts.micro_batches
+        is_off = any(abs(balance * scale / n - 1) < WEIGHT_HALF for n in (1, k, 1 / max(k, 1)))
+        if scale < LEAST_SCALE or abs(left - 1) > WEIGHT_HALF or not is_off:
+            return OK
+        return finding(
+            "error",
+            "The loss is not scaled, and its gradients are unscaled",
+            f"GradScaler.step divided the gradients by the scale of {significant(scale)}, and "
+            "backward ran from a loss that was not multiplied by it: the balance is "
+            f"{significant(balance)}. {constant_factor_effect(1 / scale, facts)}.",
+            FIX,
+            micro_batches=[index + 1 for index, _ in facts.applied],
+            scale=scale,
+            balance=balance,
+        )
+
+
+def _is_scaled_by_the_loop(micro_batch: MicroBatch, scaled: list[MicroBatch], scale: float) -> bool:
+    """Whether its gradients are as large as those of the scaled ones, rather than 1/scale."""
+    for size_of in (_gradient_of_losses, _gradient_norm):
+        size, others = size_of(micro_batch), [size_of(m) for m in scaled]
+        largest = max((other for other in others if other), default=None)
+        if size and largest:
+            return size * math.sqrt(scale) >= largest
+    return False
+
+
+def _gradient_of_losses(micro_batch: MicroBatch) -> float | None:
+    """The largest total weight of the tokens of a loss: the gradient that arrives at its mean."""
+    weights = [(number(t.weight), t.tokens) for t in micro_batch.terms if not t.penalty]
+    return max((abs(weight) * count for weight, count in weights if weight and count), default=None)
+
+
+def _gradient_norm(micro_batch: MicroBatch) -> float | None:
+    return number(micro_batch.sample_norm)
