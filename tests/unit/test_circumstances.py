@@ -51,7 +51,9 @@ def test_nothing_that_changed_is_a_statement_of_what_was_compared() -> None:
 
 def test_a_setting_is_compared_with_the_latest_window_that_had_another_value() -> None:
     jump = [step(7, 1.0, lr=10.0), step(8, 1.0, lr=10.0)]
-    assert sentence(*CALM, *jump) == "At step 8, the learning rate went from 0.1 (step 6) to 10."
+    assert sentence(*CALM, jump[0]) == "At step 7, the learning rate went from 0.1 (step 6) to 10."
+    late = "At step 8, the learning rate had gone from 0.1 (step 6) to 10."
+    assert sentence(*CALM, *jump) == late
     assert sentence(*CALM, *[step(n, 1.0, lr=10.0) for n in range(7, 12)]) == ""  # long ago
 
 

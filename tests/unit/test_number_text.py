@@ -34,7 +34,8 @@ def test_a_data_size_has_a_decimal_unit(size: float, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ratio", "text"), [(1.048, "1.05 times"), (1.1, "1.1 times"), (2.66, "2.7 times")]
+    ("ratio", "text"),
+    [(1.048, "1.05 times"), (1.1, "1.1 times"), (2.66, "2.7 times"), (16992.9, "16,993 times")],
 )
 def test_a_factor_near_1_is_not_rounded_to_it(ratio: float, text: str) -> None:
     assert times(ratio) == text

@@ -92,7 +92,7 @@ def test_the_learning_rate_that_changed_when_the_rise_began_is_named() -> None:
     ]
     found = finding("loss.diverging", judged(steps))
     assert found is not None
-    assert "the learning rate went from 0.1 (step 4) to 10." in found.summary
+    assert "the learning rate had gone from 0.1 (step 4) to 10." in found.summary
 
 
 def test_a_loss_that_is_not_finite_is_an_error_and_names_its_micro_batch() -> None:

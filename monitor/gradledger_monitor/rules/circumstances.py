@@ -70,9 +70,13 @@ def changed_at(window: Window, within: int = BEFORE) -> dict[str, Any]:
 
 
 def sentence_of(changed: Mapping[str, Any]) -> str:
-    """``At step 61, the learning rate went from 0.1 (step 60) to 50.``; "" if nothing changed."""
+    """``At step 61, the learning rate went from 0.1 (step 60) to 50.``; "" if nothing changed.
+
+    It had gone to 50 if that was at one of the steps in between.
+    """
     parts = [
-        f"the {name} went from {significant(was)} (step {step:,}) to {significant(now)}"
+        f"the {name} {'went' if step + 1 == changed['step'] else 'had gone'} from "
+        f"{significant(was)} (step {step:,}) to {significant(now)}"
         for name, (step, was, now) in changed.get("settings", {}).items()
     ]
     parts += [changed["resumed"]] if "resumed" in changed else []

@@ -13,7 +13,9 @@ def significant(value: float) -> str:
 
 def times(ratio: float) -> str:
     """By which factor one thing is more than another: ``2.7 times``, ``1.05 times``."""
-    return f"{ratio:.1f} times" if ratio >= 1.1 else f"{ratio:.3g} times"
+    if ratio >= 10_000:
+        return f"{significant(ratio)} times"
+    return f"{ratio:,.1f} times" if ratio >= 1.1 else f"{ratio:.3g} times"
 
 
 def data_size(size: float) -> str:

@@ -48,7 +48,10 @@ def test_every_format_begins_with_what_changed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "changed"),
     [
-        ("loss/rate_in_percent", "At step 32, the learning rate went from 0.1 (step 30) to 50."),
+        (
+            "loss/rate_in_percent",
+            "At step 32, the learning rate had gone from 0.1 (step 30) to 50.",
+        ),
         ("norm/rate_beyond_the_stable_limit", "Nothing that is recorded changed at step 9:"),
         ("loop/head_replaced_too_late", ""),  # no symptom
     ],

@@ -10,8 +10,16 @@ from gradledger_monitor.rules.circumstances import Onset
 from gradledger_monitor.rules.definition import DEFAULTS, Parameter
 from gradledger_monitor.rules.loss.common import OPPOSED, may_be_opposed
 from gradledger_monitor.rules.norm.trend import FarthestValues, LogTrend
-from gradledger_monitor.rules.number_text import significant
-from gradledger_monitor.rules.rule import OK, Rule, Window, counted, finding, not_measured
+from gradledger_monitor.rules.number_text import significant, times
+from gradledger_monitor.rules.rule import (
+    OK,
+    Rule,
+    Window,
+    about_steps,
+    counted,
+    finding,
+    not_measured,
+)
 from gradledger_monitor.rules.state import declare
 
 FIX = """\
@@ -155,12 +163,11 @@ class Spike(Rule):
             return self._recovered() if ended else OK
         self._reported = True
         norm, ratio = self._jump if moved else (norm, self._norm.ratio(norm))
-        return finding(
+        report = finding(
             "warning",
             "The gradient norm spikes",
-            f"The gradient norm {'reached' if moved else 'is'} {significant(norm)}, {ratio:.1f} "
-            f"times its moving average, {self._consequence(moved)}.{self._onset.text}"
-            f"{self._again()}",
+            f"The gradient norm {'reached' if moved else 'is'} {significant(norm)}, {times(ratio)} "
+            f"its moving average, {self._consequence(moved)}.{self._onset.text}{self._again()}",
             FIX,
             norm=norm,
             ratio=round(ratio, 4),
@@ -168,6 +175,9 @@ class Spike(Rule):
             loss=self._jump_loss if moved else loss,
             **self._onset.evidence,
         )
+        if moved and self._loss_up <= self.stays:  # one batch: the loss was up there alone
+            return about_steps(report, (self._onset.step,))
+        return report
 
     def _recovered(self) -> Outcome:
         """The norm is back in its range, and the loss did not stay up: information, if it was far.
@@ -178,11 +188,11 @@ class Spike(Rule):
         if self._reported or ratio <= self.extreme:
             return OK
         count = f" There were {self.account()}." if self._spikes > 1 else ""
-        return finding(
+        report = finding(
             "info",
             "The gradient norm spiked and recovered",
             f"The gradient norm reached {significant(norm)} at step {self._onset.step:,}, "
-            f"{ratio:.1f} times its moving average, and came back by itself.{count}"
+            f"{times(ratio)} its moving average, and came back by itself.{count}"
             f"{self._onset.text}{self._again()}",
             FIX,
             norm=norm,
@@ -190,6 +200,7 @@ class Spike(Rule):
             spikes=self._spikes,
             **self._onset.evidence,
         )
+        return about_steps(report, (self._onset.step,))
 
     def _note_spike(self, window: Window, norm: float, ratio: float) -> None:
         self._spikes += 1
