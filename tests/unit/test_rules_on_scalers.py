@@ -388,6 +388,21 @@ def test_five_skips_in_a_row_are_reported_once_the_scale_had_settled() -> None:
     assert only is not None and only.evidence["in_a_row"] == only.evidence["of"] == 100
 
 
+def test_ten_skips_from_the_first_step_on_are_information() -> None:
+    assert skips("x" * 9 + ".") is None
+    finding = skips("x" * 12 + "." * 3)
+    assert finding is not None
+    assert (finding.severity, finding.first_step, finding.last_step) == ("info", 1, 12)
+    assert finding.summary.startswith("The first 12 recorded steps were skipped: ")
+    assert "The loss scale was 1,024 at the first one and is 1,024 at step 12." in finding.summary
+    later = skips("x" * 12 + "." * 60 + "x" * 5)
+    assert later is not None
+    assert later.severity == "warning"
+    assert "12 skipped steps at the start, which calibrated the scale, are not counted." in (
+        later.summary
+    )
+
+
 def test_more_than_five_of_the_last_hundred_are_reported_without_a_row() -> None:
     often = ".x" * 5
     assert skips(often) is None

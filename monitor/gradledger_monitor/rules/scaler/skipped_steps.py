@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.rules.circumstances import Onset
 from gradledger_monitor.rules.definition import DEFAULTS, Parameter
-from gradledger_monitor.rules.rule import OK, Rule, Window, counted, finding
+from gradledger_monitor.rules.number_text import significant
+from gradledger_monitor.rules.rule import OK, Rule, Window, about_steps, counted, finding
 from gradledger_monitor.rules.scaler.common import SCALER_IN_USE, has_nan_loss
 from gradledger_monitor.rules.sliding_count import push
 from gradledger_monitor.rules.state import declare
@@ -18,6 +19,10 @@ FIX = """\
 torch.autograd.set_detect_anomaly(True)
 assert torch.isfinite(loss), batch"""
 
+FIX_START = """\
+# begin with a scale at which steps are not skipped; the default is 2.0**16
+scaler = torch.amp.GradScaler("cuda", init_scale=2.0**16)"""
+
 
 class SkippedSteps(Rule):
     """The GradScaler skips many optimizer steps.
@@ -25,7 +30,8 @@ class SkippedSteps(Rule):
     **What it sees**
 
     Five skipped steps in a row, or more than 5 of the last 100, after the first step that was
-    not skipped, or that has a NaN loss: the skipped steps before it calibrate the scale.
+    not skipped, or that has a NaN loss: the skipped steps before it calibrate the scale. These are
+    information if they are 10 or more.
 
     **Why it matters**
 
@@ -40,7 +46,7 @@ class SkippedSteps(Rule):
 
     **When it is silent**
 
-    The first skipped steps of a new scaler; an occasional skip as the scale grows and falls
+    Fewer than 10 skipped steps of a new scaler; an occasional skip as the scale grows and falls
     back.
 
     **Incidents**
@@ -52,6 +58,7 @@ class SkippedSteps(Rule):
     in_a_row = Parameter(5, "skipped steps in a row")
     share = Parameter(0.05, "share of skipped steps among the recent ones", most=1.0)
     recent = Parameter(100, "number of recent steps")
+    first = Parameter(10, "skipped steps at the start that are information")
 
     kind = "T"
 
@@ -63,6 +70,7 @@ class SkippedSteps(Rule):
         _last=deque[bool],
         _among=int,
         _calibrating=int,
+        _first_scale=float | None,
         _nan=int,
         _onset=Onset,
     )
@@ -71,6 +79,7 @@ class SkippedSteps(Rule):
         super().__init__(thresholds)
         self._settled = False
         self._calibrating = 0  # skipped steps before that
+        self._first_scale: float | None = None  # at the first of these
         self._nan = 0  # later skipped steps with a NaN loss
         self._onset = Onset()  # the first later skipped step
         self._row = 0
@@ -83,8 +92,7 @@ class SkippedSteps(Rule):
         is_nan = skipped and has_nan_loss(window.facts)
         self._settled = self._settled or not skipped or is_nan
         if not self._settled:
-            self._calibrating += 1
-            return OK
+            return self._calibrates(window)
         self._nan += is_nan
         if skipped and not self._onset.step:
             self._onset.note(window)
@@ -107,6 +115,33 @@ class SkippedSteps(Rule):
             calibrating=self._calibrating,
             **self._onset.evidence,
         )
+
+    def _calibrates(self, window: Window) -> Outcome:
+        """The scale has been too large from the start: it is lowered at each skipped step."""
+        scale = window.facts.scale
+        self._calibrating += 1
+        if self._first_scale is None:
+            self._first_scale = scale
+        if self._calibrating < self.first:
+            return OK
+        report = finding(
+            "info",
+            "The GradScaler skipped the first steps",
+            f"The first {counted(self._calibrating, 'recorded step')} were skipped: their "
+            "gradients were not finite, so their data was not used. The loss scale was "
+            f"{significant(self._first_scale or 0.0)} at the first one and is "
+            f"{significant(scale or 0.0)} at step {window.facts.step:,}. No loss that was recorded "
+            "at them is NaN. If a smaller scale ends this, begin with it.",
+            FIX_START,
+            calibrating=self._calibrating,
+            scale_before=self._first_scale,
+            scale=scale,
+        )
+        return about_steps(report, self._steps(window.facts.step))
+
+    def _steps(self, step: int) -> range:
+        """The skipped steps, if all since the first one were recorded."""
+        return range(1 if step == self._calibrating else step, step + 1)
 
     def _origin(self) -> str:
         """Whether the loss or the scale is the reason, and what calibration is not counted."""
