@@ -18,6 +18,7 @@ ROUNDING = 1e-6  # of sums of weights, relative
 
 Constant = float | Deferred  # a number that the graph holds; one on a device is read later
 
+LEARNED = "the factor that the model learns for this loss is 0, not finite, or was not read"
 NO_LOSS = "none of the losses in the graph of the backward reaches this optimizer"
 
 
@@ -36,6 +37,7 @@ class OpenTerm:
     undivided: bool | None = None
     divisors: tuple[Constant, ...] = ()  # between the root and the term, from the root on
     factors: tuple[Constant, ...] = ()
+    learned: tuple[Constant, ...] = ()  # factors that the model learns: no weights count them
     head: int | None = None
     elements: int | None = None
     element_reduction: Reduction = "sum"
@@ -86,7 +88,25 @@ class OpenTerm:
                 _vector_weight(term, self.upstream.values())
         else:
             _scalar_weight(term, self.upstream.value())
+        if self.learned:
+            self._divide_by_learned(term)
         return term
+
+    def _divide_by_learned(self, term: Term) -> None:
+        """The weights as they would be if the factors that the model learns were 1."""
+        learned = [_number_of(each) for each in self.learned]
+        factor = math.prod(each for each in learned if each is not None)
+        readable = None not in learned and factor and math.isfinite(factor)
+        for name in ("weight", "element_weight", "function_weight"):
+            weight = getattr(term, name)
+            if weight is not None:
+                setattr(term, name, weight / factor if readable else None)
+        for name in ("weight_min", "weight_max", "weight_size"):
+            weight = getattr(term, name)
+            if weight is not None:
+                setattr(term, name, weight / abs(factor) if readable else None)
+        if not readable:
+            term.missing.setdefault("weight", LEARNED)
 
     def share_of_root(self) -> float | None:
         """What the loss adds to the root of backward, if its value was computed."""
@@ -101,7 +121,7 @@ class OpenTerm:
         """The values that are read later."""
         yield from present(self.tokens, self.class_weight, self.upstream)
         yield from present(self.element_upstream, self.function_upstream, self.value)
-        yield from present(*self.divisors, *self.factors)
+        yield from present(*self.divisors, *self.factors, *self.learned)
         yield from () if self.inferred is None else self.inferred.deferred()
 
     def _resolve_constants(self, term: Term) -> None:

@@ -428,6 +428,43 @@ def test_a_loss_that_a_guard_replaces_has_no_weight() -> None:
     assert not term.nonlinear and term.weight == 0
 
 
+@pytest.mark.parametrize(
+    "weigh",
+    [
+        lambda loss, s: torch.exp(-s[0]) * (loss / 4),
+        lambda loss, s: (torch.exp(-s[0]) * loss) / 4,
+        lambda loss, s: loss / 4 / (2 * s[0] ** 2),
+        lambda loss, s: s[1] * (loss * 0.25) + s[0],
+    ],
+)
+def test_a_factor_that_the_model_learns_is_divided_out(
+    weigh: Callable[[Tensor, Tensor], Tensor],
+) -> None:
+    """It is the same in all micro-batches; a division by their number may be above or below it."""
+    learned = torch.nn.Parameter(torch.tensor([0.7, -1.5]))
+    (term,) = terms_on(Rows.of(6), lambda x, r: weigh(F.cross_entropy(x, r.labels), learned))
+    assert not term.nonlinear and not (term.undivided and term.coefficient != 0.25)
+    assert float(term.weight or 0) == pytest.approx(1 / 24)
+
+
+def test_below_a_factor_that_the_model_learns_a_function_has_its_own_weight() -> None:
+    learned = torch.nn.Parameter(torch.tensor(0.7))
+    loss: Loss = lambda x, r: learned * F.mse_loss(x, r.teacher).sqrt() / 4  # noqa: E731
+    (term,) = terms_on(Rows.of(6), loss)
+    assert term.nonlinear and term.function_weight == pytest.approx(1 / 4)
+
+
+def test_a_factor_that_depends_on_data_is_part_of_a_function() -> None:
+    loss: Loss = lambda x, r: x.mean().sigmoid() * F.cross_entropy(x, r.labels)  # noqa: E731
+    assert all(term.nonlinear for term in terms_on(Rows.of(6), loss))
+
+
+def test_a_loss_that_a_learned_factor_of_zero_multiplies_is_not_measured() -> None:
+    learned = torch.nn.Parameter(torch.tensor(0.0))
+    (term,) = terms_on(Rows.of(6), lambda x, r: learned * F.cross_entropy(x, r.labels))
+    assert term.weight is None and "learns" in term.missing["weight"]
+
+
 @by_objective
 def test_a_loss_with_constant_factors_is_linear(objective: Objective) -> None:
     (term,) = terms_on(Rows.of(6), lambda x, r: 3 - objective.loss(x, r) * 0.5 / 4)

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from torch.autograd.function import BackwardCFunction
 
+from gradledger.capture.open_terms import Constant
 from gradledger.observers.losses.elements import (
     Descent,
     depends_on_parameters_alone,
@@ -30,6 +31,7 @@ from gradledger.observers.losses.found_losses import (
     divides_by_one,
     element_count,
     graph_inputs,
+    saved_number,
     sequence_number,
     shape_of,
 )
@@ -155,7 +157,13 @@ class _Walk:
         (node, _), path = visit
         inputs = graph_inputs(node)
         is_number = not visit.edge.shape
-        if not path.nonlinear and not _is_linear(node, name, inputs):
+        linear = path.nonlinear or _is_linear(node, name, inputs)
+        learned = None if linear or not is_number else _learned_factor(node, name, inputs)
+        if learned is not None:
+            factor, loss = learned
+            self._push(loss, path._replace(learned=(*path.learned, factor)))
+            return
+        if not linear:
             path = path._replace(nonlinear=True, function=node if is_number else None)
             self._functions += [_Visit(visit.edge, path)] if is_number else []
         elif not path.nonlinear and name == PRODUCT_OF_VECTORS:
@@ -256,6 +264,28 @@ def _is_linear(node: Any, name: str, inputs: list[tuple[int, Edge]]) -> bool:
     if name in PRODUCTS:
         return len(inputs) == 1 and (inputs[0][0] == 0 or name.startswith("Mul"))
     return name in LINEAR or name in GUARDS or isinstance(node, BackwardCFunction)
+
+
+def _learned_factor(
+    node: Any, name: str, inputs: list[tuple[int, Edge]]
+) -> tuple[Constant, Edge] | None:
+    """The factor, and what it multiplies, of the product of a loss and a function of parameters.
+
+    A learned weight of a task is one number for all micro-batches of a window. None if either may
+    depend on data.
+    """
+    if name not in PRODUCTS or len(inputs) != 2:
+        return None
+    alone = [depends_on_parameters_alone(edge.node) for _, edge in inputs]
+    divides = name.startswith("Div")
+    if alone not in ([False, True], [True, False]) or (divides and alone[0]):
+        return None
+    factor = saved_number(node, "self" if alone[0] else "other")
+    if divides and isinstance(factor, float):
+        factor = 1 / factor if factor else None
+    elif divides and factor is not None:
+        return None  # it is read later
+    return None if factor is None else (factor, inputs[alone.index(False)][1])
 
 
 def _norm_of_parameters(node: Any, name: str, path: GraphPath) -> LossNode | None:

@@ -24,7 +24,7 @@ class GraphPath(NamedTuple):
     order. Constants on a device are read later.
     ``nonlinear`` states whether one is a non-linear function of a scalar.
     ``function`` is the outermost of these, a function of the whole micro-batch: below it, constants
-    are part of the function.
+    are part of the function. ``learned`` are the factors that the model learns, as of tasks.
     """
 
     divisors: tuple[Constant, ...] = ()
@@ -32,6 +32,7 @@ class GraphPath(NamedTuple):
     factors: tuple[Constant, ...] = ()
     nonlinear: bool = False
     function: Any = None
+    learned: tuple[Constant, ...] = ()
 
     def through(self, node: Any, name: str) -> GraphPath:
         """The path continued through ``node``."""
@@ -55,7 +56,9 @@ class GraphPath(NamedTuple):
             return tuple(0.0 if isinstance(each, Deferred) else each for each in constants)
 
         return self._replace(
-            divisors=without_late(self.divisors), factors=without_late(self.factors)
+            divisors=without_late(self.divisors),
+            factors=without_late(self.factors),
+            learned=without_late(self.learned),
         )
 
     def divided_by(self, divisor: Constant) -> GraphPath:
@@ -196,6 +199,18 @@ def _constant(node: Any) -> Constant | None:
         return None
     number = number_at_once(other)  # a number is saved as a 0-dim CPU tensor in a graph
     return Deferred(other, volatile=True) if number is None else number
+
+
+def saved_number(node: Any, name: str) -> Constant | None:
+    """The number saved as ``self`` or ``other``; None if there is none, or a hook holds it."""
+    raw = getattr(node, "_raw_saved_" + name, None)
+    if raw is None or has_unpack_hook(node, raw):
+        return None
+    value = getattr(node, "_saved_" + name, None)
+    if value is None or not is_real_number(value):
+        return None
+    number = number_at_once(value)
+    return Deferred(value.detach(), volatile=True) if number is None else number
 
 
 def _is_constant(other: Any) -> bool:

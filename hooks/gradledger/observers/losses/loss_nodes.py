@@ -72,6 +72,7 @@ def open_term(loss: LossNode) -> OpenTerm:
     may_count = loss.path.by_one and term.reduction != "mean"  # a mean has its count in it
     term.undivided = not (loss.path.divisors or may_count)
     term.divisors, term.factors = loss.path.divisors, loss.path.factors
+    term.learned = loss.path.learned
     term.nonlinear, term.penalty = loss.path.nonlinear, loss.penalty
     return term
 
