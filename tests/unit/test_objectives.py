@@ -198,6 +198,13 @@ def test_a_loss_that_is_uneven_stays_before_one_that_is_fair() -> None:
     assert [o.name for o in objectives(*terms)] == [CE, MSE]
 
 
+def test_entries_that_are_added_up_below_the_outermost_reduction_make_a_loss_no_heavier() -> None:
+    """An entropy adds up the classes of a token: 32 entries are one."""
+    main = term(100, 0.01, "none", elements=8, element_weight=1 / 8)
+    entropy = squares(term(3200, 0.05 / 100, "none", elements=8, element_weight=0.05 / 8))
+    assert [o.name for o in objectives([main, entropy])] == [CE, MSE]
+
+
 def test_a_penalty_has_no_tokens_and_comes_last_whatever_its_weight() -> None:
     penalty = Term("SumBackward0", "sum", elements=500, element_weight=9.0, penalty=True)
     listed = objectives([term(10, 0.1), penalty, penalty])

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from gradledger_monitor.model.losses.term_weights import has_own_weights
+from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.readings import (
     COUNTED,
     Reading,
@@ -255,6 +256,8 @@ def _heaviest_first(terms: list[WeightedTerm]) -> list[str]:
 
     An undivided mean is as heavy as its coefficient: added on K micro-batches it may weigh more
     than the loss beside which the author gave it little weight. So is a bare sum, as an entropy.
+    Entries that are added up below the outermost reduction, as those of the classes of an entropy,
+    make a loss no heavier: the weight is that of the elements of this reduction.
     """
     if not terms:
         return []
@@ -272,7 +275,10 @@ def _heaviest_first(terms: list[WeightedTerm]) -> list[str]:
         )
         if undivided and t.loss_term.kind.startswith("SumBackward"):
             count = t.tokens * micro_batches[t.term] / ranks
-        totals[t.term] = totals.get(t.term, 0.0) + t.tokens * t.weight / count
+        weight, each = t.tokens * t.weight, number(t.loss_term.element_weight)
+        if each and t.loss_term.elements:
+            weight = min(weight, t.loss_term.elements * abs(each) * t.factor)
+        totals[t.term] = totals.get(t.term, 0.0) + weight / count
     return sorted(totals, key=lambda name: (name in penalties, -totals[name], name))
 
 
