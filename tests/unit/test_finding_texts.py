@@ -56,6 +56,7 @@ def on_ranks(
         step_record = record(terms, number, sync=sync, wrapper="ddp")
         step_record.micro_batches[0].wrapper = "sync" if synced else "no_sync"
         step_record.micro_batches[0].collectives = int(synced)
+        step_record.norm = step_record.norm if synced else tokens / 100
         return step_record
 
     return [

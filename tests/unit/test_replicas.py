@@ -193,6 +193,22 @@ def test_copies_of_all_gradients_that_nothing_uses_are_named() -> None:
     assert "20 windows" in found.summary and "3 of 3 parameters differ" in found.summary
 
 
+def test_copies_were_for_a_log_if_the_ranks_average_their_models_later() -> None:
+    models = [Samples(own, MEAN) for own in OWN]
+    steps = []
+    for number in range(1, 26):
+        prints = (EQUAL if number == 1 else ALL) if number < 24 else EQUAL
+        alone: dict[str, Any] = {"samples": None, "sync": "none", "post_factor": 1.0}
+        ranks = [one_rank(number, r, prints[r], reduced_share=1.0, **alone) for r in (0, 1)]
+        if number == 24:
+            ranks[0].models, ranks[1].models = models
+        steps.append(facts(*ranks))
+    assert finding(judged(steps[:23])) is not None
+    evaluation = judged(steps)
+    assert finding(evaluation) is None
+    assert evaluation.coverage[DRIFT].startswith("ok")
+
+
 @pytest.mark.parametrize(
     ("shares", "more", "reason"),
     [

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from gradledger.records import MicroBatch, Replica, StepRecord
-from gradledger_monitor.model.findings import Finding
+from gradledger.records import MicroBatch, Replica, Samples, StepRecord
+from gradledger_monitor.model.findings import EvaluationResult, Finding
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.ddp.common import names, synced
 from helpers.facts import accepted, accused, facts, judged, record, term
@@ -222,7 +222,7 @@ def test_ranks_that_never_meet_are_reported() -> None:
         ((100.0, 100.2), {}, True),
         ((1.0, None), {}, True),
         ((1.0, 2.0), {"sync": "averaged"}, False),  # it was seen to combine them
-        ((1.0, 1.0), {"collectives_after": 0}, True),
+        ((1.0, 1.0001), {"collectives_after": 0}, True),
     ],
 )
 def test_a_collective_after_backward_may_combine_ranks_unless_each_keeps_its_own_norm(
@@ -237,6 +237,60 @@ def test_local_sgd_under_a_wrapper_is_left_alone() -> None:
         rank("no_sync", sync="none", parameters=value, averaging=True) for value in (5.0, 6.0)
     ]
     assert finding_of("ddp.replica_drift", *drifts) is None
+
+
+def test_gradients_that_are_equal_without_a_collective_may_be_combined_elsewhere() -> None:
+    """By MPI, a store or shared memory; or the ranks have the same data."""
+    ranks = [rank("no_sync", sync="none", norm=1.0) for _ in "ab"]
+    assert "besides torch.distributed" in answer("ddp.never_synced", facts(*ranks))
+    assert alone((0.0, 0.0)) is not None  # no gradient
+
+
+OWN = ([1.0, -2.0, 0.5, 4.0], [3.0, 1.0, -0.25, 2.0])
+MEAN = [2.0, -0.5, 0.125, 3.0]
+OUTER = [2.5, -0.75, 0.25, 3.5]  # of an outer optimizer with a momentum
+
+
+def trained_apart(*models: list[float] | None) -> EvaluationResult:
+    """Windows without synchronisation; before each, the models of all ranks became these."""
+    steps = []
+    for number, now in enumerate(models, 1):
+        samples = [None if now is None else Samples(own, now) for own in OWN]
+        fields: dict[str, Any] = {"number": number, "sync": "none"}
+        each = enumerate(samples, 1)
+        ranks = [rank("no_sync", norm=i, parameters=i, models=m, **fields) for i, m in each]
+        steps.append(facts(*ranks))
+    return judged(steps)
+
+
+@pytest.mark.parametrize(
+    ("models", "is_local_sgd"),
+    [
+        ([None, MEAN], True),
+        ([None, MEAN, None, None], True),
+        ([None, OUTER], False),  # a checkpoint that all ranks loaded
+        ([None, OUTER, None, OUTER], True),
+        ([None, OWN[0], None, OWN[0]], False),  # rank 0 sends its model to the others
+        ([None, None, None], False),
+    ],
+)
+def test_a_finding_on_ranks_that_average_their_models_later_is_withdrawn(
+    models: list[list[float] | None], is_local_sgd: bool
+) -> None:
+    evaluation = trained_apart(*models)
+    findings = {finding.rule for finding in evaluation.findings}
+    assert findings == (set() if is_local_sgd else {"ddp.never_synced", "ddp.replica_drift"})
+    assert evaluation.coverage["ddp.never_synced"].startswith("not_app") is is_local_sgd
+
+
+def test_an_average_of_models_withdraws_no_finding_on_combined_gradients() -> None:
+    steps = [facts(*(rank("sync", norm=i, parameters=i) for i in (1.0, 2.0)))]
+    for number in (2, 3):
+        fields: dict[str, Any] = {"number": number, "sync": "none"}
+        models = [Samples(own, MEAN) for own in OWN]
+        ranks = [rank("no_sync", norm=i, models=m, **fields) for i, m in enumerate(models, 1)]
+        steps.append(facts(*ranks))
+    assert [f.rule for f in judged(steps).findings] == ["ddp.replica_drift"]
 
 
 def test_ranks_that_averaged_their_models_once_are_left_alone_from_then_on() -> None:
@@ -602,7 +656,8 @@ def test_parameters_that_are_divided_differently_are_reported_and_have_no_balanc
 
 
 def test_fsdp1_that_never_leaves_no_sync_trains_different_models() -> None:
-    ranks = [rank("no_sync", "no_sync", wrapper="fsdp", sync="none") for _ in "ab"]
+    norms = (1.0, 2.0)
+    ranks = [rank("no_sync", "no_sync", wrapper="fsdp", sync="none", norm=norm) for norm in norms]
     found = finding_of("ddp.never_synced", *ranks)
     assert found is not None
     assert "every micro-batch runs under no_sync()" in found.summary

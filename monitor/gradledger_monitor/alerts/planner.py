@@ -251,7 +251,7 @@ def _withdrawn(key: AlertKey, notification: Notification) -> Finding:
         last_step=notification.last_step,
         steps=0,
         title=f"{key.rule} is no longer found",
-        summary="The run was evaluated again with late records, without this finding.",
+        summary="Later steps, or records that arrived late, show that it was none.",
         fix="",
         evidence={},
         lifecycle="resolved",

@@ -14,6 +14,7 @@ from gradledger_monitor.model.findings import (
     Lifecycle,
     Outcome,
     Status,
+    Withdrawal,
 )
 from gradledger_monitor.rules.balance.history import ONE_MORE
 from gradledger_monitor.rules.overrides import EVALUATED_WITH
@@ -47,6 +48,8 @@ class RuleOutcomes:
         if outcome.status == "finding":
             self._fold_finding(step, outcome)
             return
+        if isinstance(outcome, Withdrawal) and self.last_finding is not None:
+            self._withdraw()
         self.strongest = stronger(self.strongest, outcome)
         if self.last_finding is not None and outcome.status == "ok":
             self.ok_windows += 1
@@ -66,6 +69,10 @@ class RuleOutcomes:
         self.strongest, self.last_finding, self.ok_windows = _FOUND, outcome, 0
         self.last_step = steps[-1] if steps else self.last_step
         self.steps += len(steps)
+
+    def _withdraw(self) -> None:
+        self.strongest, self.last_finding, self.lifecycle = None, None, "new"
+        self.first_step = self.last_step = self.since_step = self.steps = self.ok_windows = 0
 
     def coverage(self) -> Outcome | None:
         """What coverage and the decision tree state of the rule."""

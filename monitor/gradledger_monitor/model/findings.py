@@ -54,6 +54,10 @@ class Doubt(Outcome, frozen=True):
     it."""
 
 
+class Withdrawal(Outcome, frozen=True):
+    """What this step shows makes the rule's earlier finding untrue: it is a finding no more."""
+
+
 @dataclass(frozen=True)
 class Acknowledgement:
     """A person's note that a finding is known. It remains a finding; nothing is switched off."""

@@ -235,6 +235,12 @@ def norms_differ(rows: Iterable[StepRecord]) -> bool:
     return len(finite) == len(norms) and not are_equal(finite, tolerances.NORM)
 
 
+def norms_are_equal(rows: Iterable[StepRecord]) -> bool:
+    """Whether the gradients' norms, before clipping, are known on all ranks, equal and not 0."""
+    norms = [_norm(record) or math.nan for record in rows]
+    return all(map(math.isfinite, norms)) and are_equal(norms, tolerances.NORM)
+
+
 def _norm(record: StepRecord) -> float | None:
     norm = number(record.norm)
     return None if norm is None else norm / clipping_of_window(record)
@@ -328,7 +334,7 @@ def _factors_between(rows: Sequence[StepRecord], tolerance: float) -> list[float
     return factors
 
 
-def values_of(samples: list[Samples]) -> tuple[Rows, Rows]:
+def values_of(samples: Sequence[Samples]) -> tuple[Rows, Rows]:
     """The sampled gradients of each rank after backward, and when the optimizer steps."""
     before = [[float(v) for v in s.after_backward] for s in samples]
     return before, [[float(v) for v in s.at_step] for s in samples]

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
-from gradledger_monitor.ingest.schema import MicroBatch, StepRecord
+from gradledger_monitor.ingest.schema import MicroBatch, Samples, StepRecord
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.numbers import number
+from gradledger_monitor.model.ranks.manual_all_reduce import model_average, values_of
 from gradledger_monitor.model.ranks.rows import MIN_COORDINATES
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.ddp.replicas import SAME, differ_by
 from gradledger_monitor.rules.rule import Precondition, Window, not_applicable, not_measured
+from gradledger_monitor.rules.state import declare
+
+SHOWS_AN_OUTER_STEP = 2  # times in which models became equal
 
 
 def _not_parallel(window: Window) -> Outcome | None:
@@ -76,6 +81,43 @@ def averages_models(facts: StepFacts) -> bool:
         if differ_by(list(map(float, then)), SAME) and not differ_by(list(map(float, now)), SAME)
     }
     return len(equal) >= MIN_COORDINATES
+
+
+class ModelAverages:
+    """What the loop makes of the ranks' models between steps: local SGD, or DiLoCo.
+
+    A copy of one rank's model on all of them, as before an evaluation, is no average. Equal models
+    may also come from a checkpoint, but not time and again.
+    """
+
+    state: ClassVar[Mapping[str, Any]] = declare(equal=bool, shown=bool, equalised=int)
+
+    def __init__(self) -> None:
+        self.equal = False  # the models have become equal
+        self.shown = False  # what they became has something of every rank
+        self.equalised = 0  # times in which they became equal, and neither averages nor copies
+
+    def add(self, facts: StepFacts) -> None:
+        """Take in what happened to the models before this step."""
+        if not averages_models(facts):
+            return
+        self.equal = True
+        samples = [r.models for r in facts.records.values() if r.models is not None]
+        if samples and model_average(facts.records) is None:
+            self.equalised += _are_mixed(samples)
+        else:
+            self.shown = True
+        self.shown |= self.equalised >= SHOWS_AN_OUTER_STEP
+
+
+def _are_mixed(samples: Sequence[Samples]) -> bool:
+    """Whether all that was sampled became equal, and is not the model that one rank had."""
+    before, after = values_of(samples)
+    return _alike(after) and not any(_alike([row, after[0]]) for row in before)
+
+
+def _alike(rows: Sequence[Sequence[float]]) -> bool:
+    return not any(differ_by(values, SAME) for values in zip(*rows, strict=True))
 
 
 def norms_differ(facts: StepFacts) -> bool:

@@ -5,17 +5,27 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 
 from gradledger_monitor.ingest.schema import MicroBatch, StepRecord
-from gradledger_monitor.model.findings import Outcome
+from gradledger_monitor.model.findings import Outcome, Withdrawal
 from gradledger_monitor.model.numbers import number
+from gradledger_monitor.model.ranks import manual_all_reduce
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.ddp.common import (
     SEVERAL_RANKS,
-    averages_models,
+    ModelAverages,
     norms_differ,
     synced,
 )
+from gradledger_monitor.rules.ddp.trained_apart import LOCAL_SGD
 from gradledger_monitor.rules.definition import DEFAULTS
-from gradledger_monitor.rules.rule import OK, Rule, Window, counted, finding, not_applicable
+from gradledger_monitor.rules.rule import (
+    OK,
+    Rule,
+    Window,
+    counted,
+    finding,
+    not_applicable,
+    not_measured,
+)
 from gradledger_monitor.rules.state import declare
 
 FIX = """\
@@ -35,6 +45,12 @@ def hook(state, bucket):
 FIX_NO_SYNC = """\
 with contextlib.nullcontext() if k == K - 1 else model.no_sync():    # not for the last one
     compute_loss(model(x), y).backward()"""
+
+
+EQUAL_ALL_THE_SAME = (
+    "no collective ran, and yet the gradients have the same norm on all ranks: they have the same "
+    "data, or something besides torch.distributed combines their gradients"
+)
 
 
 class NeverSynced(Rule):
@@ -60,7 +76,9 @@ class NeverSynced(Rule):
     **When it is silent**
 
     Collectives between backward and step may synchronise the gradients; no wrapper holds the
-    parameters of the optimizer; the ranks average their parameters from time to time (local SGD).
+    parameters of the optimizer; the gradients have the same norm on all ranks, although no
+    collective ran (not measured). Once the ranks average their parameters, or take an outer step on
+    all of them (local SGD, DiLoCo), an earlier finding is withdrawn.
 
     **Incidents**
 
@@ -79,11 +97,11 @@ class NeverSynced(Rule):
 
     precondition = SEVERAL_RANKS
 
-    state = declare(_averaging=bool, _combined=bool)
+    state = declare(_averages=ModelAverages, _combined=bool)
 
     def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
         super().__init__(thresholds)
-        self._averaging = False  # the parameters have been averaged
+        self._averages = ModelAverages()
         self._combined = False  # a comm hook, or the loop, has combined gradients
 
     def evaluate(self, window: Window) -> Outcome:
@@ -95,20 +113,23 @@ class NeverSynced(Rule):
         if record.skipped or not facts.applied:
             return OK
         if any(synced(record, m) for record, m in _applied_on_all_ranks(facts)):
-            self._averaging |= averages_models(facts)
+            self._averages.add(facts)
             self._combined |= facts.all_reduce is not None and facts.all_reduce.is_combined
-            local = self._averaging or self._combined  # a hook of local SGD combines at first
+            local = self._averages.equal or self._combined  # a hook of local SGD combines at first
             return _of_hook(facts) if not local and _hook_combines_nothing(facts) else OK
         wrappers = {m.wrapper for _, m in facts.applied}
         if record.wrapper == "fsdp2" and wrappers == {"no_sync"}:
             return _not_reduced(facts)  # no collective of the loop reaches what is outside .grad
         if _may_synchronise_by_hand(facts):
             return OK
-        self._averaging |= averages_models(facts)
-        if self._averaging and record.wrapper == "ddp":
-            return not_applicable("local SGD: the ranks average their parameters from time to time")
+        self._averages.add(facts)
+        if self._averages.equal and record.wrapper == "ddp":
+            shown = self._averages.shown
+            return Withdrawal("not_applicable", LOCAL_SGD) if shown else not_applicable(LOCAL_SGD)
         if record.wrapper != "ddp" and wrappers != {"no_sync"}:
             return OK
+        if manual_all_reduce.norms_are_equal(facts.records.values()):
+            return not_measured(EQUAL_ALL_THE_SAME)
         return finding(
             "error",
             "Gradients are not synchronised between the ranks",

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence, Sized
 
 from gradledger_monitor.model.clipping import clipping_of_window
-from gradledger_monitor.model.findings import Doubt, Outcome
+from gradledger_monitor.model.findings import Doubt, Outcome, Status, Withdrawal
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.ranks.manual_all_reduce import (
     MORE_THAN_ONCE,
@@ -15,13 +15,15 @@ from gradledger_monitor.model.ranks.manual_all_reduce import (
 )
 from gradledger_monitor.model.ranks.topology import NORMALISED
 from gradledger_monitor.model.step_facts import StepFacts
-from gradledger_monitor.rules.ddp.common import SEVERAL_RANKS, averages_models, may_be_divided
+from gradledger_monitor.rules.ddp.common import SEVERAL_RANKS, ModelAverages, may_be_divided
 from gradledger_monitor.rules.ddp.groups_apart import GroupsApart, shown
 from gradledger_monitor.rules.ddp.replicas import SAME, Replicas, differ_by, listed
 from gradledger_monitor.rules.ddp.trained_apart import (
     ALONE,
     ALONE_AND_COMMUNICATES,
+    AVERAGED,
     CHANGED,
+    LOCAL_SGD,
     NO_LONGER,
     OF_ALL_TOKENS,
 )
@@ -134,10 +136,12 @@ class ReplicaDrift(Rule):
         _in_groups=int,
         _beside=int,
         _started_apart=bool,
-        _averaging=bool,
+        _averages=ModelAverages,
         _combined=bool,
         _changed=bool,
         _copies=int,
+        _reported_alone=bool,
+        _reported_combined=bool,
     )
 
     def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
@@ -147,14 +151,23 @@ class ReplicaDrift(Rule):
         self._in_groups = 0  # windows in a row
         self._beside = 0  # windows in a row whose backward DDP synchronised for other parameters
         self._started_apart = False  # combined gradients of parameters that differed at first
-        self._averaging = False  # the parameters have been averaged
+        self._averages = ModelAverages()
         self._combined = False  # gradients have been combined over all ranks
         self._changed = False  # something else than the optimizer has changed the parameters
         self._copies = 0  # windows in a row with an all-reduce of all gradients, which none used
+        self._reported_alone = False  # a finding on ranks that step on their own gradients
+        self._reported_combined = False  # and another one
 
     def evaluate(self, window: Window) -> Outcome:
         """Equal gradients and parameters on all ranks, and nothing outside the wrapper."""
-        facts = window.facts
+        outcome, facts = self._evaluate(window.facts), window.facts
+        if outcome.status == "finding":
+            alone = facts.record.sync != "averaged" and facts.all_reduce is None
+            self._reported_alone |= alone
+            self._reported_combined |= not alone
+        return outcome
+
+    def _evaluate(self, facts: StepFacts) -> Outcome:
         wrapper = facts.record.wrapper
         ignored = facts.record.outside if wrapper == "fsdp2" else None
         sharded = any(r.sharded for r in facts.records.values())
@@ -179,10 +192,10 @@ class ReplicaDrift(Rule):
         if "replica" in record.missing:
             return not_measured(record.missing["replica"])
         averaged = record.sync == "averaged"
-        self._averaging |= averages_models(facts)
+        self._averages.add(facts)
         self._groups.add(facts)
-        if self._averaging and not averaged:
-            return not_applicable("local SGD: the ranks average their parameters from time to time")
+        if self._averages.equal and not averaged:
+            return self._of_averages("not_applicable", LOCAL_SGD)
         comparable = record.sync != "unknown" and not self._replicas.equal_again
         drifted = comparable and bool(self._replicas.drifted)
         if record.collectives_after and not drifted:
@@ -260,11 +273,11 @@ class ReplicaDrift(Rule):
             return self._outside_ddp()
         if combined is None:
             self._in_groups = 0
-            self._averaging |= averages_models(facts)
-            if self._averaging:
+            self._averages.add(facts)
+            if self._averages.equal:
                 if replicas.left_out:
                     return not_measured(_not_averaged(replicas.left_out, replicas.total))
-                return ok("the ranks average their parameters from time to time")
+                return self._of_averages("ok", AVERAGED)
             return self._alone(facts)
         self._combined |= combined.is_known
         self._in_groups = self._in_groups + 1 if combined.groups else 0
@@ -323,6 +336,11 @@ class ReplicaDrift(Rule):
             return Doubt("not_measured", OF_ALL_TOKENS)
         communicates = any(record.collectives_after for record in records)
         return Doubt("not_measured", ALONE_AND_COMMUNICATES if communicates else ALONE)
+
+    def _of_averages(self, status: Status, reason: str) -> Outcome:
+        """The ranks average their models: that they trained apart until then was intended."""
+        untrue = self._averages.shown and self._reported_alone and not self._reported_combined
+        return Withdrawal(status, reason) if untrue else Outcome(status, reason)
 
     def _of_copies(self) -> Outcome:
         replicas = self._replicas
