@@ -627,6 +627,25 @@ def test_wrappers_over_other_ranks_are_reported_unless_the_loop_makes_up_for_it(
     assert "after the wrapper" in answer("reduction.world_size", facts(*ranks))
 
 
+@pytest.mark.parametrize(
+    ("wrapper", "sync", "text"),
+    [(None, "none", "the all-reduce that adds up"), ("ddp", "averaged", "by the world size")],
+)
+def test_ranks_without_a_wrapper_may_lack_the_all_reduce_of_their_gradients(
+    wrapper: str | None, sync: str, text: str
+) -> None:
+    steps = []
+    for number in (1, 2, 3):
+        ranks = [rank("sync", number=number, wrapper=wrapper, sync=sync, norm=n) for n in (1, 2)]
+        for each in ranks:
+            each.micro_batches[0].terms = [term(10, 1 / 20, "sum")]
+            each.micro_batches[0].collectives = int(wrapper is not None)
+        steps.append(facts(*ranks))
+    found = next(f for f in judged(steps).findings if f.rule == "reduction.world_size")
+    assert text in found.summary and found.evidence["factor"] == 0.5
+    assert ("all_reduce" in found.fix) is (wrapper is None)
+
+
 def test_parameters_that_are_averaged_over_other_ranks_are_no_replicas() -> None:
     ranks = [rank("sync", norm=norm, parameters=norm) for norm in (1.0, 2.0)]
     assert finding_of(DRIFT, *ranks) is not None

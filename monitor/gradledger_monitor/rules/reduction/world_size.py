@@ -141,7 +141,8 @@ class WorldSize(Rule):
     DDP or FSDP2 model, a loop may all-reduce the gradients of parameters outside the wrapper
     itself: they must be divided by the same number. So must all gradients that a loop without a
     wrapper combines: if those of some parameters are R times as large, it combines them twice, and
-    experts need the divisor of the rest although fewer ranks hold them.
+    experts need the divisor of the rest although fewer ranks hold them. Where ranks without a
+    wrapper combine no gradients and the balance is 1/R, the all-reduce may be missing.
 
     **Why it matters**
 
@@ -194,6 +195,8 @@ class WorldSize(Rule):
         size = "small" if excess < 1 else "large"
         loop_factor = window.facts.all_reduce_factor
         times = significant(max(excess, 1 / excess))
+        if excess < 1 and _steps_alone(window.facts):
+            return _not_added_up(window, excess)
         return finding(
             "warning",
             f"The gradient is {times} times too {size}: a factor of the world size",
@@ -206,6 +209,30 @@ class WorldSize(Rule):
             loop_factor=None if loop_factor is None else round(loop_factor, 6),
             divisor=window.facts.divisor,
         )
+
+
+def _steps_alone(facts: StepFacts) -> bool:
+    """Whether each rank steps on its own gradients, and no wrapper should have combined them."""
+    records = facts.records.values()
+    return facts.all_reduce is None and all(r.wrapper is None and r.sync == "none" for r in records)
+
+
+def _not_added_up(window: Window, excess: float) -> Outcome:
+    """Or the ranks train apart on purpose, and the loss has one division too many."""
+    ranks, times = window.facts.run.world_size, significant(1 / excess)
+    return finding(
+        "warning",
+        f"Each of {ranks} ranks steps on its own gradient, {times} times too small",
+        f"The balance of each rank is {significant(balance(window))}, and the ranks do not combine "
+        "their gradients. If the loss is divided by what all ranks count, the all-reduce that adds "
+        "up the gradients is missing; ranks that average their models instead divide by what each "
+        f"of them counts. If not, there is one division too many by {times}"
+        f"{_alone_in_window(window)}. {constant_factor_effect(excess, window.facts)}.",
+        FIX_BY_HAND_SUM,
+        balance=round(balance(window), 6),
+        world_size=ranks,
+        factor=round(excess, 6),
+    )
 
 
 def _outside(facts: StepFacts, divisors: list[float]) -> Outcome:
@@ -388,9 +415,13 @@ def _cause(window: Window) -> str:
     if _weighs_ranks(window.facts):
         return f", which matches one {operation} too many of the weighted sum over the ranks"
     averaged = ", and the ranks' gradients are averaged" if window.facts.averaged else ""
-    single = window.facts.micro_batches_of(window.balance.objective) == 1
-    early = ". Or the loss is divided by as many micro-batches, and each is stepped on alone"
     return (
         f", which matches one {operation} too many by the world size{averaged}"
-        f"{early if single and excess < 1 else ''}"
+        f"{_alone_in_window(window) if excess < 1 else ''}"
     )
+
+
+def _alone_in_window(window: Window) -> str:
+    if window.facts.micro_batches_of(window.balance.objective) != 1:
+        return ""
+    return ". Or the loss is divided by as many micro-batches, and each is stepped on alone"
