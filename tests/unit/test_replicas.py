@@ -69,6 +69,13 @@ def test_a_parameter_that_differs_after_a_step_is_left_out_of_the_all_reduce() -
     assert "1 of 3 parameters differs" in found.summary and "2: [4]" in found.summary
 
 
+def test_where_all_parameters_differ_nothing_shows_that_some_were_left_out() -> None:
+    """A step before an asynchronous all-reduce has ended does the same."""
+    found = finding(run(EQUAL, ALL, norm=(1.0, 1.1)))
+    assert found is not None and "yet step on different ones" in found.title
+    assert "asynchronous all-reduce" in found.summary
+
+
 def test_equal_norms_prove_no_omission_only_that_the_replicas_differ() -> None:
     found = finding(run(EQUAL, SECOND))
     assert found is not None and found.title == "The replicas differ between the ranks"

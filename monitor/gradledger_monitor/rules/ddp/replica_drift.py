@@ -432,10 +432,13 @@ def _left_out(replicas: Replicas, all_drift: bool) -> tuple[str, str, str]:
     """``all_drift``: what was combined drifts, too."""
     parameters = replicas.drifted
     differ = f"{_share(parameters, replicas.total)} between the ranks"
-    title = "The all-reduce leaves out some gradients"
-    start = "The ranks combine gradients, and yet step on different ones."
+    start = "The ranks combine gradients, and yet step on different ones"
     if all_drift or len(parameters) == replicas.total:
-        return title, f"{start} {differ}, and were equal at first.", FIX_BY_HAND
+        causes = (
+            "An all-reduce that leaves out some gradients does this before they are clipped by "
+            "norm; so does a step that an asynchronous all-reduce has not ended before"
+        )
+        return start, f"{differ}, and were equal at first. {causes}.", FIX_BY_HAND
     shapes = "; ".join(listed(parameters)[:4]) + ("; ..." if len(parameters) > 4 else "")
     within = ""
     if replicas.groups:
@@ -445,7 +448,7 @@ def _left_out(replicas: Replicas, all_drift: bool) -> tuple[str, str, str]:
         title = f"Left out of the all-reduce: {counted(len(parameters), 'parameter')}"
     return (
         title,
-        f"{start} {differ}, and were equal at first (number and shape: {shapes}).{within}",
+        f"{start}. {differ}, and were equal at first (number and shape: {shapes}).{within}",
         FIX_BY_HAND,
     )
 
