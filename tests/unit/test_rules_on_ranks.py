@@ -283,6 +283,20 @@ def test_a_finding_on_ranks_that_average_their_models_later_is_withdrawn(
     assert evaluation.coverage["ddp.never_synced"].startswith("not_app") is is_local_sgd
 
 
+def test_a_comm_hook_of_local_sgd_combines_nothing_on_purpose() -> None:
+    """It all-reduces a norm for a log, and returns the gradients of its rank."""
+    steps = []
+    for number in (1, 2, 3):
+        fields: dict[str, Any] = {"number": number, "sync": "none", "before_hooks": True}
+        ranks = [rank("sync", norm=n, parameters=n, **fields) for n in (1.0, 2.0)]
+        if number == 3:
+            for each, own in zip(ranks, OWN, strict=True):
+                each.models = Samples(own, MEAN)
+        steps.append(facts(*ranks))
+    assert "ddp.never_synced" in accused(judged(steps[:2]))
+    assert not judged(steps).findings
+
+
 def test_an_average_of_models_withdraws_no_finding_on_combined_gradients() -> None:
     steps = [facts(*(rank("sync", norm=i, parameters=i) for i in (1.0, 2.0)))]
     for number in (2, 3):

@@ -115,8 +115,12 @@ class NeverSynced(Rule):
         if any(synced(record, m) for record, m in _applied_on_all_ranks(facts)):
             self._averages.add(facts)
             self._combined |= facts.all_reduce is not None and facts.all_reduce.is_combined
+            if not _hook_combines_nothing(facts):
+                return OK
+            if self._averages.shown:
+                return Withdrawal("ok", LOCAL_SGD)
             local = self._averages.equal or self._combined  # a hook of local SGD combines at first
-            return _of_hook(facts) if not local and _hook_combines_nothing(facts) else OK
+            return OK if local else _of_hook(facts)
         wrappers = {m.wrapper for _, m in facts.applied}
         if record.wrapper == "fsdp2" and wrappers == {"no_sync"}:
             return _not_reduced(facts)  # no collective of the loop reaches what is outside .grad
