@@ -277,6 +277,32 @@ def test_replicas_that_drift_once_gradients_are_not_combined_any_more_are_in_dou
     assert judged(steps).coverage[DRIFT].startswith("ok")
 
 
+OF_FOUR = (*OWN, [2.0, 2.0, 1.0, -1.0], [-1.0, 3.0, 0.5, 2.0])
+OF_GROUP = (MEAN, [0.5, 2.5, 0.75, 0.5])
+MODELS = ([2.0, -0.5, 0.125, 2.0], [4.0, 1.5, 0.25, 6.0])
+OF_ALL = [3.0, 0.5, 0.1875, 4.0]
+
+
+@pytest.mark.parametrize("averaged", [True, False])
+def test_groups_that_average_their_models_later_have_no_finding(averaged: bool) -> None:
+    """Hierarchical local SGD: pairs of ranks combine gradients, and all ranks their models."""
+    steps = []
+    for number in range(1, 9):
+        ranks = []
+        for rank in range(4):
+            group = rank // 2
+            equal = number == 1 or (number == 8 and averaged)
+            own: dict[str, Any] = {"samples": Samples(OF_FOUR[rank], OF_GROUP[group])}
+            prints = EQUAL[0] if equal else ALL[group]
+            each = one_rank(number, rank % 2, prints, norm=1.0 + group, **own)
+            each.models = Samples(MODELS[group], OF_ALL) if averaged and number == 8 else None
+            ranks.append(each)
+        steps.append(facts(*ranks))
+    grouped = finding(judged(steps[:7]))
+    assert grouped is not None and "2 groups of ranks" in grouped.title
+    assert (finding(judged(steps)) is None) is averaged
+
+
 def test_ranks_with_other_parameters_are_not_compared() -> None:
     ranks = [one_rank(1, 0, [1.0, 2.0]), one_rank(1, 1, [3.0])]
     assert finding(judged([facts(*ranks)])) is None

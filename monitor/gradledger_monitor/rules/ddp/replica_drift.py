@@ -23,6 +23,7 @@ from gradledger_monitor.rules.ddp.trained_apart import (
     ALONE_AND_COMMUNICATES,
     AVERAGED,
     CHANGED,
+    EQUALISED,
     LOCAL_SGD,
     NO_LONGER,
     OF_ALL_TOKENS,
@@ -140,8 +141,8 @@ class ReplicaDrift(Rule):
         _combined=bool,
         _changed=bool,
         _copies=int,
-        _reported_alone=bool,
-        _reported_combined=bool,
+        _reported_apart=bool,
+        _reported_other=bool,
     )
 
     def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
@@ -155,16 +156,17 @@ class ReplicaDrift(Rule):
         self._combined = False  # gradients have been combined over all ranks
         self._changed = False  # something else than the optimizer has changed the parameters
         self._copies = 0  # windows in a row with an all-reduce of all gradients, which none used
-        self._reported_alone = False  # a finding on ranks that step on their own gradients
-        self._reported_combined = False  # and another one
+        self._reported_apart = False  # a finding on ranks, or groups, that train apart
+        self._reported_other = False  # and another one
 
     def evaluate(self, window: Window) -> Outcome:
         """Equal gradients and parameters on all ranks, and nothing outside the wrapper."""
         outcome, facts = self._evaluate(window.facts), window.facts
         if outcome.status == "finding":
-            alone = facts.record.sync != "averaged" and facts.all_reduce is None
-            self._reported_alone |= alone
-            self._reported_combined |= not alone
+            combined = facts.all_reduce
+            apart = facts.record.sync != "averaged" and (combined is None or bool(combined.groups))
+            self._reported_apart |= apart
+            self._reported_other |= not apart
         return outcome
 
     def _evaluate(self, facts: StepFacts) -> Outcome:
@@ -269,11 +271,11 @@ class ReplicaDrift(Rule):
 
     def _by_hand(self, facts: StepFacts) -> Outcome:
         combined, replicas = facts.all_reduce, self._replicas
+        self._averages.add(facts)
         if self._count_beside_ddp(facts) >= self.windows:
             return self._outside_ddp()
         if combined is None:
             self._in_groups = 0
-            self._averages.add(facts)
             if self._averages.equal:
                 if replicas.left_out:
                     return not_measured(_not_averaged(replicas.left_out, replicas.total))
@@ -286,7 +288,7 @@ class ReplicaDrift(Rule):
         if replicas.left_out:
             return not_measured(_not_averaged(replicas.left_out, replicas.total))
         if replicas.equal_again:
-            return ok("the ranks make their parameters equal from time to time")
+            return self._of_averages("ok", EQUALISED)
         if not replicas.apart and not combined.scales:
             return OK
         if not combined.is_combined:
@@ -339,7 +341,7 @@ class ReplicaDrift(Rule):
 
     def _of_averages(self, status: Status, reason: str) -> Outcome:
         """The ranks average their models: that they trained apart until then was intended."""
-        untrue = self._averages.shown and self._reported_alone and not self._reported_combined
+        untrue = self._averages.shown and self._reported_apart and not self._reported_other
         return Withdrawal(status, reason) if untrue else Outcome(status, reason)
 
     def _of_copies(self) -> Outcome:

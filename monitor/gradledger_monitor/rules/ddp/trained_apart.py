@@ -4,6 +4,7 @@ from __future__ import annotations
 
 LOCAL_SGD = "local SGD: the ranks average their parameters from time to time"
 AVERAGED = "the ranks average their parameters from time to time"
+EQUALISED = "the ranks make their parameters equal from time to time"
 ALONE = (
     "the ranks combine no gradients, and parameters that were equal on all of them differ now: "
     "whether each rank is meant to train its own model is not known"
