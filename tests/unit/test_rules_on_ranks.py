@@ -686,6 +686,10 @@ def test_parameters_that_are_divided_differently_are_reported_and_have_no_balanc
     step = facts(*[rank("sync", wrapper="fsdp2", divisors=[1.0, 2.0])] * 2)
     assert [f.rule for f in judged([step]).findings] == ["reduction.world_size"]
     assert answer("reduction.missing_division", step).startswith("not_measured: gradients of diff")
+    by_zero = facts(*[rank("sync", wrapper="fsdp2", divisors=[1.0, 0.0], outside=1)] * 2)
+    assert judged([by_zero]).findings == []
+    by_three = facts(*[rank("sync", wrapper="fsdp2", divisors=[1.0, 2.0, 4.0], outside=1)] * 2)
+    assert [f.rule for f in judged([by_three]).findings] == ["reduction.world_size"]
 
 
 def test_fsdp1_that_never_leaves_no_sync_trains_different_models() -> None:

@@ -62,8 +62,7 @@ class OpenMicroBatch:
     loss: Deferred | None = None
     scale: Deferred | None = None
     scaler: int = 1  # which GradScaler that is
-    # Nodes (their numbers) that multiply by it; its factor is no coefficient of the loss.
-    scaling: frozenset[int] = frozenset()
+    scaling: frozenset[int] = frozenset()  # nodes (their numbers) that multiply by it
     terms: list[OpenTerm] = field(default_factory=list)
     reach: Reach | None = None  # if it may be another one for each of the terms
     collectives: int | None = None

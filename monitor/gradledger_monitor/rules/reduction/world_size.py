@@ -113,7 +113,7 @@ def _no_mistake_of_ranks(window: Window) -> Outcome | None:
 def _divisors(facts: StepFacts) -> list[float]:
     """What the wrapper divides the gradients of different parameters by, if that differs."""
     divisors = [float(each) for each in facts.record.divisors] if facts.averaged else []
-    return divisors if len(divisors) > 1 else []
+    return divisors if len(divisors) > 1 and all(divisors) else []  # nothing divides by 0
 
 
 def _unequal(facts: StepFacts) -> ManualAllReduce | None:
@@ -177,7 +177,7 @@ class WorldSize(Rule):
         ranks, divisors = window.facts.run.world_size, _divisors(window.facts)
         if divisors and window.facts.record.changed:
             return not_measured("the loop changes the gradients after the wrapper has divided them")
-        if divisors and window.facts.record.outside:
+        if len(divisors) == 2 and window.facts.record.outside:
             return _outside(window.facts, divisors)
         if divisors:
             return _unequal_divisors(divisors, window.facts.record.wrapper == "ddp")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from gradledger_monitor.ingest.schema import MicroBatch
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.numbers import number
@@ -134,7 +132,7 @@ def _is_scaled_by_the_loop(micro_batch: MicroBatch, scaled: list[MicroBatch], sc
         size, others = size_of(micro_batch), [size_of(m) for m in scaled]
         largest = max((other for other in others if other), default=None)
         if size and largest:
-            return size * math.sqrt(scale) >= largest
+            return size * size * scale >= largest * largest
     return False
 
 
