@@ -942,10 +942,10 @@ BY_CHANCE = [151, 139, 160, 148, 155, 144]
 @pytest.mark.parametrize(
     ("kind", "counts", "expected"),
     [
-        (BCE, BY_DATA, "padding"),
+        (BCE, BY_DATA, "unmeasured"),
         (BCE, BY_CHANCE, "unmeasured"),
         (BCE, [150] * 6, "constant"),
-        (BCE, [20, 60, 100, 140, 180, 220], "padding"),
+        (BCE, [20, 60, 100, 140, 180, 220], "unmeasured"),
         (BCE, [150, 154, 158, 163, 168, 172], "unmeasured"),
         ("MeanBackward0", BY_DATA, "unmeasured"),
         ("MeanBackward0", BY_CHANCE, "unmeasured"),
@@ -953,7 +953,7 @@ BY_CHANCE = [151, 139, 160, 148, 155, 144]
     ],
 )
 @pytest.mark.parametrize("shape", [(300, 1), (10, 10)])
-def test_a_mean_that_counts_masked_elements_is_a_mistake_if_their_share_follows_the_data(
+def test_a_mean_of_batches_of_one_size_may_count_masked_elements(
     kind: str, counts: list[int], expected: Pattern, shape: tuple[int, int]
 ) -> None:
     """In one dimension, a row is an element: no unit of a row makes it right."""
@@ -967,13 +967,22 @@ def test_a_mean_that_counts_masked_elements_is_a_mistake_if_their_share_follows_
         assert diagnoses[-1].reason == MASKED
 
 
-@pytest.mark.parametrize(("rows", "expected"), [(12, "padding"), (None, "unmeasured")])
+@pytest.mark.parametrize(
+    ("kind", "rows", "expected"),
+    [
+        ("MeanBackward0", 12, "padding"),
+        ("MeanBackward0", None, "unmeasured"),
+        (BCE, 12, "padding"),
+        (BCE, None, "padding"),  # as many elements as tokens: sequences that were joined
+    ],
+)
 def test_sequences_of_different_lengths_are_padded_but_in_one_dimension(
-    rows: int | None, expected: Pattern
+    kind: str, rows: int | None, expected: Pattern
 ) -> None:
+    """If their share follows the data, it is a mistake to count masked elements."""
     sizes = [240, 360, 300, 348, 252, 324]
     windows = [
-        masked_mean(n, size, "MeanBackward0", (rows or size, 12 if rows else 1))
+        masked_mean(n, size, kind, (rows or size, 12 if rows else 1))
         for n, size in zip(BY_DATA, sizes, strict=True)
     ]
     assert patterns_of(windows)[-1].pattern == expected

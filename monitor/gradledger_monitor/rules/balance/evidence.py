@@ -112,14 +112,14 @@ def ignores_targets(objective: Objective) -> bool:
     return all(t.kind.startswith(_OF_TOKENS) and t.reduction != "none" for t in terms)
 
 
-def may_mask_tokens(objective: Objective) -> bool:
-    """Whether it has a loss for each token, or example, which the author may multiply by a mask.
+def may_mask_elements(objective: Objective) -> bool:
+    """Whether it has a loss for each element, which the author may multiply by a mask.
 
-    And which are the elements of its outermost reduction: that is not one over sequences.
+    And these are the elements of its outermost reduction: that is not one over sequences.
     """
     terms = [term.loss_term for term in objective.terms]
-    of_tokens = all(t.kind.startswith(_OF_TOKENS) and t.reduction == "none" for t in terms)
-    return of_tokens and all(t.size in (None, t.elements) for t in terms)
+    single = all(t.reduction == "none" and t.size in (None, t.elements) for t in terms)
+    return single and not is_bare_reduction(objective)
 
 
 def is_divided_by_a_count(facts: StepFacts, objective: Objective) -> bool:

@@ -28,7 +28,7 @@ from gradledger_monitor.rules.balance.evidence import (
     constant_over_positions,
     ignores_targets,
     is_function_of_log_probabilities,
-    may_mask_tokens,
+    may_mask_elements,
 )
 from gradledger_monitor.rules.balance.history import ONE_MORE
 from gradledger_monitor.rules.balance.patterns import Closed, Diagnosis, Pattern, wrong_windows
@@ -104,14 +104,14 @@ def masked_may_count(
     (an advantage). If the author counted some of these, too, the divisor is between the elements
     that have a weight and all of them. So is a mean over the pixels of images of one size, or over
     as many tokens in each batch, of which a mask keeps the hard or the confident ones: it has one
-    divisor in all windows. Of other losses, a divisor that counts them is a mistake.
+    divisor in all windows. If the sizes differ, a divisor that counts them is a mistake.
     """
     mean = objective.kind.startswith("MeanBackward")
     weighs = (
         objective.weighted_inside
         or is_function_of_log_probabilities(objective)
         or (mean and not _is_padded(facts, objective, past))
-        or (may_mask_tokens(objective) and not _is_ragged(_all_sizes(facts, objective, past)))
+        or (may_mask_elements(objective) and not _is_ragged(_all_sizes(facts, objective, past)))
     )
     if objective.elements_count or not weighs:
         return False

@@ -82,12 +82,12 @@ class WrongDenominator(Rule):
 
     **When it is silent**
 
-    The balance is 1; K, the world size or a plain sum explains it (other rules); it is constant
-    and the divisor does not match all positions. What has no weight is not ignored by the loss
-    itself, and its share is the same in every window, or differs by chance, or drifts; or a bare
-    mean, or a loss of each token, is masked, and its batches have one size: the mask may be
-    intended. A divergence on the logits of a cross entropy counts positions that this one ignores:
-    the verdict is then incomplete, if they may be padding.
+    The balance is 1; K, the world size or a plain sum explains it (other rules); it is constant and
+    the divisor does not match all positions. What has no weight is not ignored by the loss itself,
+    and its share is the same in every window, or differs by chance, or drifts; or a mean, or a loss
+    of each element, is masked, and its batches have one size: the mask may be intended. A
+    divergence on the logits of a cross entropy counts positions that this one ignores: the verdict
+    is then incomplete, if they may be padding.
 
     **Incidents**
 
