@@ -916,6 +916,24 @@ def test_losses_of_different_kinds_or_dimensions_are_no_chunks_of_one_mean(
         assert first(facts(*two_ranks)).pattern == "unmeasured"  # or the ranks divide once more
 
 
+@pytest.mark.parametrize(
+    ("k", "divisors", "balance", "expected"),
+    [
+        (4, [10.0], 0.4, "missing"),  # a mean of the losses of ten pairs of crops, on each of four
+        (4, [10.0, 4.0], 0.1, "fair"),
+        (4, [20.0], 0.4, "constant"),  # a weight of the author's, or another count
+        (10, [10.0], 1.0, "fair"),  # K divides a sum of ten
+    ],
+)
+def test_a_mean_of_losses_that_only_their_number_divides_lacks_a_division_by_k(
+    k: int, divisors: list[float], balance: float, expected: Pattern
+) -> None:
+    weight = balance / k / 8
+    losses = [term(8, weight, divisors=divisors, head=head) for head in range(10)]
+    window = facts(record([losses] * k))
+    assert first(window, before(balance, balance, micro_batches=k)).pattern == expected
+
+
 def masked_mean(counted: int, size: int, kind: str, shape: tuple[int, int] = (1, 1)) -> StepFacts:
     """A window of one micro-batch: a mean over all elements, of which a mask leaves some out."""
     rows, positions = shape

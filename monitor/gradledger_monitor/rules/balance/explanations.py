@@ -74,7 +74,7 @@ def explain(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> D
     5. Coefficients (``_by_coefficient``), before K, 1/K and 1/R: a constant in front of the loss
        explains any of these numbers, and is harmless.
     6. Losses whose balances add up to 1: a mean of tasks, if each has a head; else whether they
-       belong together is not known.
+       belong together is not known. Or those that add up to K, if their number divides each.
     7. The token counts of earlier windows (``_by_earlier_count``).
     8. Bare numbers (``_by_number``): B = R, 1/R, K, 1/K; those times a known constant in front of
        the loss (``_by_number_and_coefficient``).
@@ -101,6 +101,7 @@ def explain(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> D
         or _by_ranks(facts, objective, balance, past)
         or _by_coefficient(facts, objective, balance, past)
         or _by_losses_together(facts, objective)
+        or _by_undivided_mean_of_losses(facts, objective, balance, past)
         or _by_earlier_count(facts, objective, balance, past)
         or _by_number_and_coefficient(facts, objective, balance, past)
         or _by_number(facts, objective, balance, past)
@@ -147,8 +148,7 @@ def _by_weights(
 ) -> Diagnosis | None:
     if objective.reading.unit == "micro_batches":
         return None
-    masked = by_masked_elements(facts, objective, past)
-    if masked is not None:
+    if (masked := by_masked_elements(facts, objective, past)) is not None:
         return masked
     divided = not objective.is_undivided and coefficient_explains(facts, objective, balance)
     if divided or not is_sum(facts, objective):
@@ -157,10 +157,8 @@ def _by_weights(
     equal = Near(weight, facts.tolerance)
     whole = equal(1.0) or equal(1 / facts.run.world_size)
     k = facts.micro_batches_of(objective)
-    expected = [
-        mean if whole else mean * closed.micro_batches / k for closed, mean in mean_weights(past)
-    ]
-    if not all(map(equal, expected)):
+    means = mean_weights(past)
+    if not all(equal(mean if whole else mean * c.micro_batches / k) for c, mean in means):
         return None  # the divisor is a count that was 1, or K, by chance
     if not wrong_windows(past) and not objective.is_undivided:
         return Diagnosis("pending", ONE_MORE, objective)
@@ -250,11 +248,23 @@ def _by_losses_together(facts: StepFacts, main: Objective) -> Diagnosis | None:
             return Diagnosis("coefficient", objective=main)
         return Diagnosis("unmeasured", PARTS_OR_TASKS, group[0])
     losses = [objective for objective in facts.objectives if not objective.is_penalty]
-    if any(objective.weighted_inside for objective in losses) and _divides_all(losses):
-        return (
-            Diagnosis("coefficient", objective=main) if _is_mean_of(losses, facts, main) else None
-        )
-    return None
+    weighs = any(objective.weighted_inside for objective in losses) and _divides_all(losses)
+    is_mean = weighs and _is_mean_of(losses, facts, main)
+    return Diagnosis("coefficient", objective=main) if is_mean else None
+
+
+def _by_undivided_mean_of_losses(
+    facts: StepFacts, main: Objective, balance: float, past: Sequence[Closed]
+) -> Diagnosis | None:
+    """Of a mean of losses, as of crops, B is K: their number alone divides each."""
+    losses = [objective for objective in facts.objectives if not objective.is_penalty]
+    k, n = facts.micro_batches_of(main), len(losses)
+    alone = _divides_all(losses) and all(is_divided_by(each, n) for each in losses)
+    if 1 in (k, n) or n in (k, facts.run.world_size) or not alone:
+        return None
+    named = Diagnosis("missing", "", main, k, 1 / n, f"Only their number divides {n} losses")
+    is_k = Near(balance, facts.tolerance)(k / n)
+    return _if_consistent(facts, past, named, lambda of: of / n) if is_k else None
 
 
 def _divides_all(losses: list[Objective]) -> bool:
@@ -428,8 +438,8 @@ def _is_of_ranks(objective: Objective, past: Sequence[Closed]) -> bool:
     more. But a window that was fair shows that the ranks are combined rightly.
     """
     shares = {number(term.loss_term.coefficient) for term in objective.terms}
-    mean = is_reduced_by_mean(objective) and len(shares) == 1
-    return not mean and not any(c.pattern in FAIR for c in past)
+    is_mean_alone = is_reduced_by_mean(objective) and len(shares) == 1
+    return not is_mean_alone and not any(c.pattern in FAIR for c in past)
 
 
 def _if_consistent(
