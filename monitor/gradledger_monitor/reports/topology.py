@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 from gradledger_monitor.evaluation.quarantine import CannotEvaluate, evaluating
 from gradledger_monitor.model.ranks.topology import Topology, topology
-from gradledger_monitor.model.step_facts import RecordsByRank, RunInfo, merge
+from gradledger_monitor.model.step_facts import RecordsByRank, RunInfo, StepFacts, merge
+from gradledger_monitor.reports.windows import at_step
+from gradledger_monitor.rules.rule import Window
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.runs import queries
 from gradledger_monitor.store.steps.records import recent_records
@@ -25,8 +28,13 @@ class RunTopology:
     topology: Topology
 
 
-def run_topology(store: Store, run: str, optimizer: int = 0) -> RunTopology | None:
-    """The topology at the last evaluated step; None for one rank, or without any step."""
+def run_topology(
+    store: Store, run: str, optimizer: int = 0, windows: Sequence[Window] = ()
+) -> RunTopology | None:
+    """The topology at the last evaluated step; None for one rank, or without any step.
+
+    ``windows``: those that were read already; one of this step is not evaluated again.
+    """
     info = queries.run_info(store, run)
     step = queries.last_evaluated_steps(store, run).get(optimizer)
     if info.world_size == 1 or step is None:
@@ -35,18 +43,21 @@ def run_topology(store: Store, run: str, optimizer: int = 0) -> RunTopology | No
     records = by_step.pop(step, None)
     if not records:
         return None
-    loss = _heaviest_loss(info, optimizer, step, records)
+    window = at_step(windows, optimizer, step)
+    facts = window.facts if window else _facts(info, optimizer, step, records)
+    objectives = facts.objectives if facts else []
     return RunTopology(
         optimizer=optimizer,
         step=step,
         never_sent=queries.ranks_without_records(store, run),
-        topology=topology(info.world_size, records, loss, by_step.values()),
+        # with the loss whose ledger is shown first
+        topology=topology(
+            info.world_size, records, objectives[0].kind if objectives else None, by_step.values()
+        ),
     )
 
 
-def _heaviest_loss(info: RunInfo, optimizer: int, step: int, records: RecordsByRank) -> str | None:
-    """The kind of the loss whose ledger is shown first; None where there is no ledger."""
+def _facts(info: RunInfo, optimizer: int, step: int, records: RecordsByRank) -> StepFacts | None:
     with suppress(CannotEvaluate), evaluating(step):
-        objectives = merge(info, optimizer, step, records).objectives
-        return objectives[0].kind if objectives else None
+        return merge(info, optimizer, step, records)
     return None

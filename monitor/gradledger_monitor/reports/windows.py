@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from gradledger_monitor.evaluation.quarantine import CannotEvaluate, evaluating
 from gradledger_monitor.model.step_facts import RecordsByRank, RunInfo, merge
@@ -30,6 +30,12 @@ def recent_windows(
     info = queries.run_info(store, run)
     records = recent_records(store, run, optimizer, last, steps_in_memory(info, most))
     return list(_windows(info, optimizer, records))
+
+
+def at_step(windows: Iterable[Window], optimizer: int, step: int) -> Window | None:
+    """The window of a step among those that were read."""
+    of_step = (w for w in windows if (w.facts.optimizer, w.facts.step) == (optimizer, step))
+    return next(of_step, None)
 
 
 def spread_windows(store: Store, run: str, span: Span, most: int) -> list[Window]:

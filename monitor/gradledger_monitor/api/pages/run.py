@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
@@ -17,11 +18,12 @@ from gradledger_monitor.api.pages.layout import RuleId, RunId, no_run, not_found
 from gradledger_monitor.model.chart_metrics import metrics_of_rule
 from gradledger_monitor.model.findings import Finding
 from gradledger_monitor.reports.layers import layers_by_step
-from gradledger_monitor.reports.objectives import objective_curves, recent_objectives
+from gradledger_monitor.reports.objectives import objective_curves, summarize
 from gradledger_monitor.reports.topology import run_topology
-from gradledger_monitor.reports.windows import recent_windows
+from gradledger_monitor.reports.windows import at_step, recent_windows
 from gradledger_monitor.rules.objective_verdicts import objective_verdicts
 from gradledger_monitor.rules.overrides import is_overridden
+from gradledger_monitor.rules.rule import Window
 from gradledger_monitor.store.alerts import acknowledgements
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.runs import listing, queries, tags
@@ -59,8 +61,9 @@ def show_run(
     coverage = headline.coverage(evaluation)
     last_step = queries.last_evaluated_steps(store, run).get(optimizer, 0)
     latest = _latest(store, run, optimizer, last_step)
-    objectives = recent_objectives(store, run, evaluation.findings, optimizer)
-    shape = run_topology(store, run, optimizer)
+    windows = recent_windows(store, run, optimizer, last_step) if last_step else []
+    objectives = summarize(optimizer, windows, evaluation.findings)
+    shape = run_topology(store, run, optimizer, windows)
     absent = shape.never_sent if shape else []
     summary = headline.summarize(evaluation, row.steps, row.world_size, absent)
     ranks = rank_table.table(shape.topology, shape.step, shape.never_sent) if shape else None
@@ -79,7 +82,9 @@ def show_run(
         not_measured=headline.not_measured_by_reason(coverage),
         quarantined=queries.quarantined_steps(store, run, MAX_QUARANTINED),
         chosen=[line for line in coverage if is_overridden(line.reason)],
-        sketches={(f.rule, f.optimizer): _sketches(store, row, f) for f in evaluation.findings},
+        sketches={
+            (f.rule, f.optimizer): _sketches(store, row, f, windows) for f in evaluation.findings
+        },
         spans=_spans(evaluation.findings, optimizer),
         progress=progress.progress_of(row, listing.rates(store, [run]).get(run), time.time()),
         tags=listing.tags_of(store, [run]).get(run, []),
@@ -131,7 +136,9 @@ def _anchor(finding: Finding) -> str:
 # ------------------------------------------------------------------ evidence
 
 
-def _sketches(store: Store, run: RunRow, finding: Finding) -> dict[str, Any]:
+def _sketches(
+    store: Store, run: RunRow, finding: Finding, windows: Sequence[Window]
+) -> dict[str, Any]:
     """The charts of a finding: its figure over its steps, and the window that its text is about."""
     margin = max(finding.last_step - finding.first_step, evidence_svg.LEAST_STEPS) // 10
     span = Span(
@@ -147,7 +154,7 @@ def _sketches(store: Store, run: RunRow, finding: Finding) -> dict[str, Any]:
     marked = finding.first_step, finding.last_step
     lines = (evidence_svg.line_chart(f, steps, column, *marked) for f, steps, column in drawn)
     line = next((line for line in lines if line is not None), None)
-    return {"line": line, "pairs": _pairs(store, run, finding)}
+    return {"line": line, "pairs": _pairs(store, run, finding, windows)}
 
 
 def _figures_of_objective(
@@ -164,17 +171,21 @@ def _figures_of_objective(
     return [(f, curve.step, columns[f]) for f in figures]
 
 
-def _pairs(store: Store, run: RunRow, finding: Finding) -> evidence_svg.ShareBars | None:
+def _pairs(
+    store: Store, run: RunRow, finding: Finding, windows: Sequence[Window]
+) -> evidence_svg.ShareBars | None:
     if finding.rule not in ("reduction.token_weights_unequal", "ddp.uneven_microbatches"):
         return None
     step = finding.last_step  # the one that the texts of the finding are about
-    windows = recent_windows(store, run.id, finding.optimizer, step, most=1)
-    verdicts = objective_verdicts(windows[0]) if windows else []
+    window = at_step(windows, finding.optimizer, step) or next(
+        iter(recent_windows(store, run.id, finding.optimizer, step, most=1)), None
+    )
+    verdicts = objective_verdicts(window) if window else []
     named = [v for v in verdicts if v.name == finding.evidence.get("objective")]
     verdict = next(iter([*named, *verdicts]), None)
-    if verdict is None:
+    if window is None or verdict is None:
         return None
-    rows = step_table.rows(windows[0].facts, verdict)
+    rows = step_table.rows(window.facts, verdict)
     return evidence_svg.share_bars(
         step,
         [row.short_label for row in rows],
