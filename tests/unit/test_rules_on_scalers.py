@@ -293,10 +293,28 @@ def test_a_backward_that_the_loop_scales_by_hand_is_left_alone() -> None:
 def test_a_scaler_that_divides_unscaled_gradients_is_reported(
     weight: float, left: float, is_reported: bool
 ) -> None:
-    window = scaled(1, STEP, post_factor=left / SCALE, scaler=Scaler(1, SCALE))
+    window = of_unscaled(weight, post_factor=left / SCALE)
+    assert (finding_of("unscaled_backward", window) is not None) is is_reported
+
+
+def of_unscaled(weight: float, unused: bool = True, **more: Any) -> StepRecord:
+    window = scaled(1, STEP, scaler=Scaler(1, SCALE, unused=unused), **more)
     for micro_batch in window.micro_batches:
         micro_batch.scale, micro_batch.terms[0].weight = None, weight
-    assert (finding_of("unscaled_backward", window) is not None) is is_reported
+    return window
+
+
+def test_unscaled_losses_may_have_gradients_that_are_scaled() -> None:
+    """By a hook below the loss, or as products with cached gradients of a scaled loss."""
+    factor = 1 / SCALE
+    assert finding_of("unscaled_backward", of_unscaled(1 / 20, False, post_factor=factor)) is None
+    products = of_unscaled(1 / 20, post_factor=factor)
+    for micro_batch in products.micro_batches:
+        micro_batch.terms[0].kind, micro_batch.terms[0].undivided = "DotBackward0", True
+    assert finding_of("unscaled_backward", products) is None
+    body = scaled(1, STEP)  # of a loss on detached features, whose gradients go on
+    body.micro_batches[1].scale, body.micro_batches[1].terms = None, []
+    assert finding_of("unscaled_backward", body) is None
 
 
 def test_an_unscale_of_what_was_discarded_afterwards_is_left_alone() -> None:

@@ -93,12 +93,13 @@ class OpenScaler:
     scale: Deferred | None
     tracker: Deferred | None
     loaded: bool = False  # its state was loaded from a checkpoint
+    unused: bool = False
 
     def resolve(self) -> Scaler:
         """The wire record."""
         tracker = value_of(self.tracker)
         steps = None if tracker is None else round(tracker)
-        return Scaler(self.ordinal, value_of(self.scale), steps, self.loaded)
+        return Scaler(self.ordinal, value_of(self.scale), steps, self.loaded, self.unused)
 
 
 class OpenReplaced(NamedTuple):

@@ -53,6 +53,8 @@ class _ThreadScaling(threading.local):
     def __init__(self) -> None:
         # The latest last. A reference to a node would keep its graph alive.
         self.products: dict[NodeKey, _Product] = {}
+        # Those since the last update that no backward has started from.
+        self.unused: set[NodeKey] = set()
 
 
 class GradScalerCalls(Observer):
@@ -97,8 +99,11 @@ class GradScalerCalls(Observer):
             node = each.grad_fn if isinstance(each, torch.Tensor) else None
             if node is not None and sequence_number(node) is not None:
                 products[_key(node)] = _Product(scale, ordinal, each.numel() == 1)
+                self._thread.unused.add(_key(node))
         while len(products) > MOST_PRODUCTS:
-            del products[next(iter(products))]
+            oldest = next(iter(products))
+            del products[oldest]
+            self._thread.unused.discard(oldest)
 
     def _wrap_unscale(self, original: Any) -> Any:
         def unscale_(scaler: Any, optimizer: Any) -> Any:
@@ -141,6 +146,7 @@ class GradScalerCalls(Observer):
             result = original(scaler, *args, **kwargs)
             if scaler.is_enabled():
                 self.run_guarded(self._add_event, "update", scaler)
+                self._thread.unused.clear()
             return result
 
         return update
@@ -175,6 +181,7 @@ class GradScalerCalls(Observer):
         if scaled:
             micro_batch.scale, micro_batch.scaler, _ = products[scaled[-1]]
             micro_batch.scaling = frozenset(number for number, _ in scaled)
+            self._thread.unused.difference_update(scaled)
 
     def step_begins(self, step: OpenStep, window: OptimizerWindow) -> None:
         """Copy the state of the scaler. A fused optimizer divides by ``grad_scale`` itself."""
@@ -188,6 +195,7 @@ class GradScalerCalls(Observer):
                 Deferred(scaler._scale, volatile=True),
                 None if tracker is None else Deferred(tracker, volatile=True),
                 scaler in self._loaded,
+                bool(self._thread.unused),
             )
         scale = getattr(window.optimizer, "grad_scale", None)
         if isinstance(scale, torch.Tensor):

@@ -159,6 +159,7 @@ class Scaler(Struct, gc=False, kw_only=True, omit_defaults=True):
     scale: Number | None = None
     tracker: Count | None = None
     loaded: bool = False
+    unused: bool = False
 
 
 class Replaced(Struct, gc=False, kw_only=True, omit_defaults=True):

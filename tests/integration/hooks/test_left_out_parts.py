@@ -334,6 +334,20 @@ def test_what_else_is_computed_from_them_is_not(root: Callable[..., Any]) -> Non
     assert kept.steps[0].resolve().micro_batches[0].scale is None
 
 
+def test_a_scaled_loss_from_which_no_backward_starts_is_unused() -> None:
+    model, scaler = nn.Linear(4, 2), torch.amp.GradScaler("cpu", init_scale=8.0)
+    with recording() as kept:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for used in (False, True, False):
+            loss = cross_entropy(model(torch.randn(5, 4)), torch.zeros(5).long())
+            scaled = scaler.scale(loss)
+            (scaled / 2 if used else loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+    scalers = [step.resolve().scaler for step in kept.steps]
+    assert [each.unused for each in scalers if each is not None] == [True, False, True]
+
+
 def test_each_call_and_micro_batch_has_the_number_of_its_scaler() -> None:
     model = nn.Linear(4, 2)
     first, second = (torch.amp.GradScaler("cpu", init_scale=s) for s in (8.0, 16.0))

@@ -6,6 +6,7 @@ from gradledger_monitor.ingest.schema import MicroBatch
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.tolerances import WEIGHT_HALF
+from gradledger_monitor.rules.balance.evidence import may_pass_on_gradients
 from gradledger_monitor.rules.gradient_scale_effects import constant_factor_effect
 from gradledger_monitor.rules.number_text import significant
 from gradledger_monitor.rules.rule import (
@@ -43,8 +44,9 @@ class UnscaledBackward(Rule):
     **What it sees**
 
     Some micro-batches of the window start from a scaled loss, others from an unscaled one, whose
-    gradients are smaller. Or all start from an unscaled one, ``GradScaler.step`` divides the
-    gradients by the scale, and the balance is 1/scale, or K or 1/K of it.
+    gradients are smaller. Or all start from an unscaled one, the result of ``GradScaler.scale`` is
+    not used, ``GradScaler.step`` divides the gradients by the scale, and the balance is 1/scale, or
+    K or 1/K of it.
 
     **Why it matters**
 
@@ -60,7 +62,7 @@ class UnscaledBackward(Rule):
     **When it is silent**
 
     Every micro-batch is scaled, by ``GradScaler.scale`` or by the loop itself
-    (``loss * scaler.get_scale()``).
+    (``loss * scaler.get_scale()``); an unscaled one has no loss, or starts from cached gradients.
 
     **Incidents**
 
@@ -85,7 +87,7 @@ class UnscaledBackward(Rule):
         unscaled = [
             index
             for index, m in applied
-            if m.scale is None and not _is_scaled_by_the_loop(m, scaled, scale)
+            if m.scale is None and m.terms and not _is_scaled_by_the_loop(m, scaled, scale)
         ]
         if not unscaled:
             return OK
@@ -104,10 +106,13 @@ class UnscaledBackward(Rule):
     def _none_is_scaled(window: Window) -> Outcome:
         """The scaler divides by a scale that no loss was multiplied by."""
         facts = window.facts
-        scale = None if facts.record.scaler is None else number(facts.record.scaler.scale)
-        objective = window.balance.objective
-        if facts.record.skipped or facts.unmeasured or scale is None or objective is None:
+        scaler, objective = facts.record.scaler, window.balance.objective
+        if facts.record.skipped or facts.unmeasured or scaler is None or objective is None:
             return OK
+        scale = number(scaler.scale)
+        passes_on = objective.weighted_inside or may_pass_on_gradients(objective)
+        if scale is None or not scaler.unused or passes_on:
+            return OK  # the loop may multiply by the scale below the loss, or use its gradients
         left = facts.shared_factors[facts.lowest_rank] * scale  # 1: it was divided by the scale
         balance, k = objective.ledger.balance, facts.micro_batches
         is_off = any(abs(balance * scale / n - 1) < WEIGHT_HALF for n in (1, k, 1 / max(k, 1)))
