@@ -65,6 +65,24 @@ def test_divisions_outside_the_hidden_part_are_seen(wrapped: CrossEntropy, scale
     assert answer(declared(wrapped, mean_of_means, "mean", scaled)) == ({UNEQUAL: 1}, "broken")
 
 
+@pytest.mark.parametrize("divisor", [1, 2])
+def test_a_declared_loss_is_below_the_product_of_the_scaler(divisor: int) -> None:
+    recorded, model = Recording(), nn.Linear(4, 2)
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    recorder = Recorder(recorded.steps.append)
+    recorder.install()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    loss = model(torch.randn(5, 4)).logsumexp(1).mean()
+    recorder.losses.declare(5, "mean", 1.0)
+    scaled = scaler.scale(loss)
+    (scaled / divisor if divisor > 1 else scaled).backward()
+    scaler.step(optimizer)
+    recorder.uninstall()
+    ((micro_batch,),) = (record.micro_batches for record in recorded.records())
+    assert micro_batch.scale == 8.0
+    assert micro_batch.terms[0].weight == pytest.approx(8 / divisor / 5)
+
+
 def test_a_declared_window_has_the_ledger_of_one_that_is_seen() -> None:
     recorded = declared(own_function_with_reduction, right, "sum")
     for facts, window in zip(recorded.facts(), windows(STEPS), strict=True):

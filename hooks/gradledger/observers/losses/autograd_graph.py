@@ -214,6 +214,17 @@ def _find_below_constants(root: Any, scaling: frozenset[int]) -> LossNode | None
     return None
 
 
+def below_scaling(root: Any, scaling: frozenset[int]) -> Any:
+    """The loss below the product of a GradScaler, the first one of several; else the root."""
+    node = root
+    while scaling and node.next_functions:
+        below = node.next_functions[0][0]
+        if below is None or _scales(node, scaling):
+            return root if below is None else below
+        node = below
+    return root
+
+
 def is_only_scaled(root: Any, loss: Any) -> bool:
     """Whether only products with constants are between the root and a loss."""
     node = root

@@ -23,6 +23,7 @@ from gradledger.observers.base import Observer
 from gradledger.observers.collectives import world_size
 from gradledger.observers.losses import parts_without_gradient, saved_hooks
 from gradledger.observers.losses.autograd_graph import (
+    below_scaling,
     find_losses,
     find_opaque,
     is_only_scaled,
@@ -282,8 +283,7 @@ class LossTerms(Observer):
     def _add_declared(self, micro_batch: OpenMicroBatch, root: Any, declared: DeclaredLoss) -> None:
         """Open a term for the declared loss: the function that hides it if there is one, else the
         root."""
-        if micro_batch.scale is not None:
-            root = root.next_functions[0][0]  # the GradScaler's product: the loss is below it
+        root = below_scaling(root, micro_batch.scaling)
         node, output = find_opaque(root) or (root, 0)
         term = OpenTerm(DeclaredLoss.KIND, declared.reduction, declared.tokens)
         undo = watch_declared(node, output, term, declared.scale, self._guard_hook)
