@@ -465,6 +465,17 @@ def test_a_loss_that_a_learned_factor_of_zero_multiplies_is_not_measured() -> No
     assert term.weight is None and "learns" in term.missing["weight"]
 
 
+def test_a_learned_factor_that_a_hook_holds_is_not_measured() -> None:
+    learned = torch.nn.Parameter(torch.tensor(0.7))
+
+    def offloaded(x: Tensor, r: Rows) -> Tensor:
+        with torch.autograd.graph.save_on_cpu():
+            return learned.exp() * (F.cross_entropy(x, r.labels) / 4)
+
+    (term,) = terms_on(Rows.of(6), offloaded)
+    assert not term.nonlinear and term.weight is None and "learns" in term.missing["weight"]
+
+
 @by_objective
 def test_a_loss_with_constant_factors_is_linear(objective: Objective) -> None:
     (term,) = terms_on(Rows.of(6), lambda x, r: 3 - objective.loss(x, r) * 0.5 / 4)

@@ -31,7 +31,7 @@ from gradledger.observers.losses.found_losses import (
     divides_by_one,
     element_count,
     graph_inputs,
-    saved_number,
+    saved_factor,
     sequence_number,
     shape_of,
 )
@@ -291,12 +291,9 @@ def _learned_factor(
     divides = name.startswith("Div")
     if alone not in ([False, True], [True, False]) or (divides and alone[0]):
         return None
-    factor = saved_number(node, "self" if alone[0] else "other")
-    if divides and isinstance(factor, float):
-        factor = 1 / factor if factor else None
-    elif divides and factor is not None:
-        return None  # it is read later
-    return None if factor is None else (factor, inputs[alone.index(False)][1])
+    factor = saved_factor(node, "self" if alone[0] else "other", divides)
+    loss = inputs[alone.index(False)][1]
+    return (0.0 if factor is None else factor), loss  # the weight is not measured with 0
 
 
 def _norm_of_parameters(node: Any, name: str, path: GraphPath) -> LossNode | None:

@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import torch
+
 from gradledger.capture.async_copy import Deferred
 from gradledger.capture.isolation import is_real_number, number_at_once
 from gradledger.capture.open_terms import Constant
@@ -201,16 +203,17 @@ def _constant(node: Any) -> Constant | None:
     return Deferred(other, volatile=True) if number is None else number
 
 
-def saved_number(node: Any, name: str) -> Constant | None:
+def saved_factor(node: Any, name: str, inverse: bool) -> Constant | None:
     """The number saved as ``self`` or ``other``; None if there is none, or a hook holds it."""
     raw = getattr(node, "_raw_saved_" + name, None)
     if raw is None or has_unpack_hook(node, raw):
         return None
     value = getattr(node, "_saved_" + name, None)
-    if value is None or not is_real_number(value):
+    if not isinstance(value, torch.Tensor) or not is_real_number(value):
         return None
-    number = number_at_once(value)
-    return Deferred(value.detach(), volatile=True) if number is None else number
+    factor = value.detach().float().reciprocal() if inverse else value.detach()
+    number = number_at_once(factor)
+    return Deferred(factor, volatile=True) if number is None else number
 
 
 def _is_constant(other: Any) -> bool:
