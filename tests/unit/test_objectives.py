@@ -201,8 +201,16 @@ def test_a_loss_that_is_uneven_stays_before_one_that_is_fair() -> None:
 def test_entries_that_are_added_up_below_the_outermost_reduction_make_a_loss_no_heavier() -> None:
     """An entropy adds up the classes of a token: 32 entries are one."""
     main = term(100, 0.01, "none", elements=8, element_weight=1 / 8)
-    entropy = squares(term(3200, 0.05 / 100, "none", elements=8, element_weight=0.05 / 8))
-    assert [o.name for o in objectives([main, entropy])] == [CE, MSE]
+    added_up = term(3200, 0.05 / 100, "none", elements=8, element_weight=0.05 / 8)
+    entropy = other(added_up, "MeanBackward0")
+    assert [o.name for o in objectives([main, entropy])] == [CE, "MeanBackward0#0"]
+
+
+def test_errors_that_are_added_up_below_the_outermost_reduction_are_as_many() -> None:
+    """Those of the pixels of an image, beside a divergence with a weight of 4."""
+    pixels = squares(term(800, 1 / 8, "none", elements=8, element_weight=1 / 8))
+    divergence = other(term(32, 4 / 8, "none", elements=8, element_weight=4 / 8), "MeanBackward0")
+    assert [o.name for o in objectives([pixels, divergence])] == [MSE, "MeanBackward0#0"]
 
 
 def test_a_penalty_has_no_tokens_and_comes_last_whatever_its_weight() -> None:

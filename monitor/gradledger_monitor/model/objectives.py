@@ -38,6 +38,7 @@ from gradledger_monitor.model.readings import (
 from gradledger_monitor.model.token_ledger import Ledger, WeightedTokens, build_ledger
 
 PENALTY = "penalty"  # kind of the terms that depend on parameters alone
+BARE = ("MeanBackward", "SumBackward", "NansumBackward")  # of elements whose meaning is unknown
 
 
 @dataclass
@@ -256,8 +257,8 @@ def _heaviest_first(terms: list[WeightedTerm]) -> list[str]:
 
     An undivided mean is as heavy as its coefficient: added on K micro-batches it may weigh more
     than the loss beside which the author gave it little weight. So is a bare sum, as an entropy.
-    Entries that are added up below the outermost reduction, as those of the classes of an entropy,
-    make a loss no heavier: the weight is that of the elements of this reduction.
+    Entries of a bare reduction that are added up below the outermost one, as those of the classes
+    of an entropy, make it no heavier: the weight is that of the elements of the outermost one.
     """
     if not terms:
         return []
@@ -276,7 +277,7 @@ def _heaviest_first(terms: list[WeightedTerm]) -> list[str]:
         if undivided and t.loss_term.kind.startswith("SumBackward"):
             count = t.tokens * micro_batches[t.term] / ranks
         weight, each = t.tokens * t.weight, number(t.loss_term.element_weight)
-        if each and t.loss_term.elements:
+        if each and t.loss_term.elements and t.loss_term.kind.startswith(BARE):
             weight = min(weight, t.loss_term.elements * abs(each) * t.factor)
         totals[t.term] = totals.get(t.term, 0.0) + weight / count
     return sorted(totals, key=lambda name: (name in penalties, -totals[name], name))

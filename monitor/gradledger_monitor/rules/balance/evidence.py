@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from gradledger_monitor.model.losses.term_weights import differ
 from gradledger_monitor.model.numbers import number
-from gradledger_monitor.model.objectives import Objective
+from gradledger_monitor.model.objectives import BARE, Objective
 from gradledger_monitor.model.readings import (
     WeightedTerm,
     entries_of_a_position,
@@ -83,8 +83,7 @@ def reductions(objective: Objective) -> set[str]:
 
 def is_bare_reduction(objective: Objective) -> bool:
     """Whether the loss is a bare mean or sum, whose elements have an unknown meaning."""
-    bare = ("MeanBackward", "SumBackward", "NansumBackward")
-    return any(term.loss_term.kind.startswith(bare) for term in objective.terms)
+    return any(term.loss_term.kind.startswith(BARE) for term in objective.terms)
 
 
 def has_known_unit(objective: Objective) -> bool:
