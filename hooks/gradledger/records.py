@@ -128,6 +128,8 @@ class MicroBatch:
     claimed: bool = False  # another optimizer has already stepped on this backward
     parameters_changed: bool = False  # most of them, since the backward before it in the window
     wrapper: Literal["sync", "no_sync", "bypassed"] | None = None  # synchronisation mode
+    # of the first of several losses: equal for the same head and operations (``tasks.py``)
+    task: int | None = None
     # further losses of it, whose gradients reach other optimizers only: they are not in ``terms``
     elsewhere: int = 0
     relayed: bool = False  # it started from gradients that were passed in, and reached no loss

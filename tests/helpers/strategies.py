@@ -57,6 +57,7 @@ micro_batches = st.builds(
     claimed=st.booleans(),
     parameters_changed=st.booleans(),
     wrapper=st.none() | st.sampled_from(["sync", "no_sync", "bypassed"]),
+    task=maybe_count,
     elsewhere=counts,
     relayed=st.booleans(),
     rescaled=st.none() | st.floats(),
@@ -74,7 +75,14 @@ events = st.builds(
     norm=maybe_number,
     factor=maybe_number,
 )
-scalers = st.builds(records.Scaler, ordinal=counts, scale=maybe_number, tracker=maybe_count)
+scalers = st.builds(
+    records.Scaler,
+    ordinal=counts,
+    scale=maybe_number,
+    tracker=maybe_count,
+    loaded=st.booleans(),
+    unused=st.booleans(),
+)
 step_records = st.builds(
     records.StepRecord,
     optimizer=st.integers(0, schema.MAX_OPTIMIZERS - 1),

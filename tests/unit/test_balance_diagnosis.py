@@ -930,8 +930,31 @@ def test_a_mean_of_losses_that_only_their_number_divides_lacks_a_division_by_k(
 ) -> None:
     weight = balance / k / 8
     losses = [term(8, weight, divisors=divisors, head=head) for head in range(10)]
-    window = facts(record([losses] * k))
-    assert first(window, before(balance, balance, micro_batches=k)).pattern == expected
+    past = before(balance, balance, micro_batches=k)
+    assert first(with_tasks([losses] * k, [1] * k), past).pattern == expected
+
+
+def with_tasks(micro_batches: list[list[Term]], tasks: Sequence[int | None]) -> StepFacts:
+    window = record(micro_batches)
+    for micro_batch, task in zip(window.micro_batches, tasks, strict=True):
+        micro_batch.task = task
+    return facts(window)
+
+
+@pytest.mark.parametrize(
+    ("tasks", "changes"),
+    [
+        ([1, 4], {}),  # a backward for each of two tasks, with three heads each
+        ([None, None], {}),
+        ([1, 1], {"kind": "MeanBackward0"}),  # the outputs of critics, on real and on fake data
+    ],
+)
+def test_means_of_the_losses_of_separate_tasks_add_up(
+    tasks: list[int | None], changes: dict[str, Any]
+) -> None:
+    losses = [term(8, 1 / 24, divisors=[3.0], head=head, **changes) for head in range(3)]
+    past = before(2 / 3, 2 / 3, micro_batches=2)
+    assert first(with_tasks([losses] * 2, tasks), past).pattern == "constant"
 
 
 def masked_mean(counted: int, size: int, kind: str, shape: tuple[int, int] = (1, 1)) -> StepFacts:

@@ -64,11 +64,11 @@ class OpenMicroBatch:
     scaler: int = 1  # which GradScaler that is
     scaling: frozenset[int] = frozenset()  # nodes (their numbers) that multiply by it
     terms: list[OpenTerm] = field(default_factory=list)
+    task: int | None = None  # of the first of several losses
     reach: Reach | None = None  # if it may be another one for each of the terms
     collectives: int | None = None
     collectives_before: int | None = None  # run by all process groups when it began
-    # Run since the last backward, if no data-parallel wrapper is in use.
-    collectives_between: int = 0
+    collectives_between: int = 0  # run since the last backward, if no wrapper is in use
     backward_ms: float | None = None
     wrapper: Any = None
     has_grad_tensors: bool = False  # the caller passed gradients, and may write over them
@@ -78,8 +78,7 @@ class OpenMicroBatch:
     stepped_by: dict[int, bool] = field(default_factory=dict)  # optimizers: did they hold it alone
     # Parameters (by id) whose gradients FSDP accumulates outside ``.grad``.
     hidden_parameters: frozenset[int] = frozenset()
-    # How FSDP2 combined the gradients of the ranks: see ``observers.fsdp2``.
-    reductions: frozenset[Any] = frozenset()
+    reductions: frozenset[Any] = frozenset()  # by FSDP2, over ranks: see ``observers.fsdp2``
     missing: dict[str, str] = field(default_factory=dict)
     undo: list[Callable[[], None]] = field(default_factory=list)  # run when backward has ended
 
@@ -92,6 +91,7 @@ class OpenMicroBatch:
             scale=value_of(self.scale),
             scaler=self.scaler,
             terms=[term.resolve() for term in self.terms],
+            task=self.task,
             collectives=self.collectives,
             backward_ms=self.backward_ms,
             wrapper=self.wrapper,

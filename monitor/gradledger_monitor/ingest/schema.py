@@ -117,6 +117,7 @@ class MicroBatch(Struct, gc=False, kw_only=True, omit_defaults=True):
     claimed: bool = False
     parameters_changed: bool = False
     wrapper: Literal["sync", "no_sync", "bypassed"] | None = None
+    task: Count | None = None
     elsewhere: int = 0
     relayed: bool = False
     reaches_input: bool = False

@@ -334,6 +334,20 @@ def test_what_else_is_computed_from_them_is_not(root: Callable[..., Any]) -> Non
     assert kept.steps[0].resolve().micro_batches[0].scale is None
 
 
+def test_backwards_of_several_losses_have_the_task_of_the_first() -> None:
+    heads = [nn.Linear(4, 3) for _ in range(4)]
+    labels = torch.zeros(5).long()
+    with recording() as kept:
+        optimizer = torch.optim.SGD([p for head in heads for p in head.parameters()], lr=0.01)
+        for pair in ((0, 1), (2, 3), (0, 1), (3,)):
+            x = torch.randn(5, 4)
+            sum(cross_entropy(heads[i](x), labels) / 2 for i in pair).backward()  # type: ignore[union-attr]
+        optimizer.step()
+    one, other, again, alone = kept.steps[0].resolve().micro_batches
+    assert one.task is not None and one.task == again.task != other.task
+    assert alone.task is None and alone.terms[0].head == other.task
+
+
 def test_a_scaled_loss_from_which_no_backward_starts_is_unused() -> None:
     model, scaler = nn.Linear(4, 2), torch.amp.GradScaler("cpu", init_scale=8.0)
     with recording() as kept:

@@ -215,6 +215,8 @@ class LossTerms(Observer):
                 self._note_repeats(before, losses, terms)
                 self._note_gathered(micro_batch, losses)
                 self._note_parts_without_gradient(micro_batch, graph, losses)
+            if len(micro_batch.terms) > 1:
+                micro_batch.task = self._tasks.number(every[0])
             if len(micro_batch.terms) == 1 and losses:
                 micro_batch.terms[0].head = self._tasks.number(losses[0])
                 inferred = micro_batch.terms[0].inferred

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import combinations, product
+from itertools import product
 
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.objectives import Objective, losses_together
@@ -42,6 +42,11 @@ from gradledger_monitor.rules.balance.history import (
     mean_weights,
 )
 from gradledger_monitor.rules.balance.masked import by_masked_elements
+from gradledger_monitor.rules.balance.means_of_losses import (
+    are_divided_alone,
+    divides_all,
+    is_mean_of,
+)
 from gradledger_monitor.rules.balance.patterns import (
     FAIR,
     Closed,
@@ -244,72 +249,29 @@ def _by_losses_together(facts: StepFacts, main: Objective) -> Diagnosis | None:
         balance = total([objective.ledger.balance for objective in group])
         if not Near(balance / scale, facts.tolerance)(1.0):
             continue
-        if _is_mean_of(group, facts, main):
+        if is_mean_of(group, facts, main):
             return Diagnosis("coefficient", objective=main)
         return Diagnosis("unmeasured", PARTS_OR_TASKS, group[0])
     losses = [objective for objective in facts.objectives if not objective.is_penalty]
-    weighs = any(objective.weighted_inside for objective in losses) and _divides_all(losses)
-    is_mean = weighs and _is_mean_of(losses, facts, main)
+    weighs = any(objective.weighted_inside for objective in losses) and divides_all(losses)
+    is_mean = weighs and is_mean_of(losses, facts, main)
     return Diagnosis("coefficient", objective=main) if is_mean else None
 
 
 def _by_undivided_mean_of_losses(
     facts: StepFacts, main: Objective, balance: float, past: Sequence[Closed]
 ) -> Diagnosis | None:
-    """Of a mean of losses, as of crops, B is K: their number alone divides each."""
+    """Of a mean of losses, as of crops, B is K: their number alone divides each.
+
+    Not if each backward is of another task, nor of bare means, as of the outputs of critics.
+    """
     losses = [objective for objective in facts.objectives if not objective.is_penalty]
     k, n = facts.micro_batches_of(main), len(losses)
-    alone = _divides_all(losses) and all(is_divided_by(each, n) for each in losses)
-    if 1 in (k, n) or n in (k, facts.run.world_size) or not alone:
+    if 1 in (k, n) or n in (k, facts.run.world_size) or not are_divided_alone(losses, facts):
         return None
     named = Diagnosis("missing", "", main, k, 1 / n, f"Only their number divides {n} losses")
     is_k = Near(balance, facts.tolerance)(k / n)
     return _if_consistent(facts, past, named, lambda of: of / n) if is_k else None
-
-
-def _divides_all(losses: list[Objective]) -> bool:
-    """Whether the number of losses divides each of them, and none has a weight in front."""
-    terms = [term.loss_term for objective in losses for term in objective.terms]
-    alike = all(term.coefficient is None for term in terms)
-    return alike and all(len(losses) in map(number, term.divisors) for term in terms)
-
-
-def _is_mean_of(group: list[Objective], facts: StepFacts, main: Objective) -> bool:
-    """Whether the main loss has its share of a mean of losses, none of which is a chunk of one.
-
-    Of as many ranks as losses, a division by the ranks has the same balance; so has one by K in a
-    window of one micro-batch, where Accelerate states that it accumulates.
-    """
-    balance = main.ledger.balance / (facts.run.declared_scale or 1.0)
-    share = Near(balance, facts.tolerance)(1 / len(group))
-    accumulates = facts.micro_batches_of(main) == len(group) or facts.record.accumulating
-    if not share or accumulates:
-        return False
-    if _on_separate_heads(group):
-        return True
-    separate = all(_are_separate(one, other) for one, other in combinations(group, 2))
-    return separate and facts.run.world_size != len(group)
-
-
-def _on_separate_heads(group: list[Objective]) -> bool:
-    heads = [{term.loss_term.head for term in objective.terms} for objective in group]
-    of_one = all(len(each) == 1 and None not in each for each in heads)
-    return of_one and len(set().union(*heads)) == len(group)
-
-
-def _are_separate(one: Objective, other: Objective) -> bool:
-    """Whether two losses have different heads, kinds or numbers of dimensions.
-
-    Chunks of one loss have the same. In one dimension a row has one element.
-    """
-    if _on_separate_heads([one, other]):
-        return True
-    pair = [[term.loss_term for term in objective.terms] for objective in (one, other)]
-    if len({(terms[0].kind, terms[0].of) for terms in pair}) == 2:
-        return True
-    flat = [{bool(term.rows) and term.rows == term.size for term in terms} for terms in pair]
-    measured = all(term.rows and term.size for terms in pair for term in terms)
-    return measured and all(len(each) == 1 for each in flat) and flat[0] != flat[1]
 
 
 def _by_earlier_count(

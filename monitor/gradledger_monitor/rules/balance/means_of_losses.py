@@ -1,0 +1,70 @@
+"""Means of several losses: whether their number divides each, and whether they are separate."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+from gradledger_monitor.model.numbers import number
+from gradledger_monitor.model.objectives import Objective
+from gradledger_monitor.model.step_facts import StepFacts
+from gradledger_monitor.rules.balance.evidence import Near, is_bare_reduction, is_divided_by
+
+
+def are_divided_alone(losses: list[Objective], facts: StepFacts) -> bool:
+    """Whether their number is all that divides the losses, and each backward has the same ones.
+
+    Not if backwards are of different tasks, nor of bare means, as of the outputs of critics: what
+    these mean, and whether they are separate losses, is unknown.
+    """
+    tasks = {m.task for applied in facts.applied_by_rank.values() for _, m in applied}
+    return (
+        len(tasks) == 1
+        and None not in tasks
+        and divides_all(losses)
+        and all(is_divided_by(o, len(losses)) and not is_bare_reduction(o) for o in losses)
+    )
+
+
+def divides_all(losses: list[Objective]) -> bool:
+    """Whether the number of losses divides each of them, and none has a weight in front."""
+    terms = [term.loss_term for objective in losses for term in objective.terms]
+    alike = all(term.coefficient is None for term in terms)
+    return alike and all(len(losses) in map(number, term.divisors) for term in terms)
+
+
+def is_mean_of(group: list[Objective], facts: StepFacts, main: Objective) -> bool:
+    """Whether the main loss has its share of a mean of losses, none of which is a chunk of one.
+
+    Of as many ranks as losses, a division by the ranks has the same balance; so has one by K in a
+    window of one micro-batch, where Accelerate states that it accumulates.
+    """
+    balance = main.ledger.balance / (facts.run.declared_scale or 1.0)
+    share = Near(balance, facts.tolerance)(1 / len(group))
+    accumulates = facts.micro_batches_of(main) == len(group) or facts.record.accumulating
+    if not share or accumulates:
+        return False
+    if _on_separate_heads(group):
+        return True
+    separate = all(_are_separate(one, other) for one, other in combinations(group, 2))
+    return separate and facts.run.world_size != len(group)
+
+
+def _on_separate_heads(group: list[Objective]) -> bool:
+    heads = [{term.loss_term.head for term in objective.terms} for objective in group]
+    of_one = all(len(each) == 1 and None not in each for each in heads)
+    return of_one and len(set().union(*heads)) == len(group)
+
+
+def _are_separate(one: Objective, other: Objective) -> bool:
+    """Whether two losses have different heads, kinds or numbers of dimensions.
+
+    Chunks of one loss have the same. In one dimension a row has one element.
+    """
+    if _on_separate_heads([one, other]):
+        return True
+    pair = [[term.loss_term for term in objective.terms] for objective in (one, other)]
+    if len({(terms[0].kind, terms[0].of) for terms in pair}) == 2:
+        return True
+    flat = [{bool(term.rows) and term.rows == term.size for term in terms} for terms in pair]
+    measured = all(term.rows and term.size for terms in pair for term in terms)
+    return measured and all(len(each) == 1 for each in flat) and flat[0] != flat[1]
