@@ -213,6 +213,17 @@ def test_errors_that_are_added_up_below_the_outermost_reduction_are_as_many() ->
     assert [o.name for o in objectives([pixels, divergence])] == [MSE, "MeanBackward0#0"]
 
 
+def test_weights_of_both_signs_that_each_micro_batch_divides_by_their_size_are_even() -> None:
+    def advantages(size: float, signed: float) -> Term:
+        each, average = 1 / (2 * size), 1 / 32  # of 16, whose sizes add up to 1/2
+        ends = {"weight_min": 0.01, "weight_max": 0.09, "weight_size": average}
+        return term(16, signed, "none", elements=16, element_weight=each, **ends)
+
+    (objective,) = objectives(advantages(10.0, 0.003), advantages(14.0, -0.01))
+    assert objective.reading.unit == "tokens" and objective.reading.is_even(1e-3)
+    assert objective.ledger.balance == pytest.approx(1)
+
+
 def test_a_penalty_has_no_tokens_and_comes_last_whatever_its_weight() -> None:
     penalty = Term("SumBackward0", "sum", elements=500, element_weight=9.0, penalty=True)
     listed = objectives([term(10, 0.1), penalty, penalty])

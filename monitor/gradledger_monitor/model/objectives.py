@@ -26,6 +26,7 @@ from gradledger_monitor.model.readings import (
     Reading,
     WeightedTerm,
     by_loss_weights,
+    by_sizes,
     is_divided_by_its_count,
     is_fair_but_for_a_constant,
     is_of_labels,
@@ -314,7 +315,8 @@ def _objective(
         return Objective(name, terms, of_weights, inside)
     own = _by_own_weights(terms, tolerance) if inside else None
     if own is not None and _is_one_or_k(own, tolerance, scale):
-        of_tokens = (r for r in unfair if r.unit == "tokens" and r.is_even(tolerance))
+        sizes = [r for r in [by_sizes(terms)] if r is not None]
+        of_tokens = (r for r in unfair + sizes if r.unit == "tokens" and r.is_even(tolerance))
         return Objective(name, terms, next(of_tokens, own), inside)
     counted = [r for r in unfair if (r.unit in COUNTED or is_of_labels(r)) and not inside]
     even = [r for r in counted if r.is_even(tolerance)]

@@ -209,6 +209,14 @@ def by_loss_weights(terms: list[WeightedTerm]) -> Reading | None:
     return None if ledger is None else Reading("loss_weights", ledger, terms)
 
 
+def by_sizes(terms: list[WeightedTerm]) -> Reading | None:
+    """The reading in tokens that count by the sizes of their weights, which have both signs."""
+    if all(t.loss_term.weight_size is None for t in terms):
+        return None
+    ledger = ledger_in("sizes", terms)
+    return None if ledger is None else Reading("tokens", ledger, terms)
+
+
 def ledger_in(unit: str, terms: list[WeightedTerm]) -> Ledger | None:
     """The ledger in this unit; None if a term has no such unit."""
     lines = terms if unit == "tokens" else _in_units(unit, terms)
@@ -252,10 +260,12 @@ def _count_and_weight(t: WeightedTerm, unit: str) -> tuple[float, float] | None:
         each = number(term.element_weight)
         count = term.elements if unit == "elements" else t.tokens
         return None if each is None or not count else (float(count), abs(each) * t.factor)
-    if unit == "loss_weights":
-        each = abs(number(term.element_weight) or 0.0) * t.factor
+    if unit in ("loss_weights", "sizes"):
         size = number(term.weight_size)  # weights of both signs are divided by their absolute sum
         total = weight if size is None else abs(size) * t.factor
+        if unit == "sizes":
+            return float(t.tokens), total
+        each = abs(number(term.element_weight) or 0.0) * t.factor
         return (total * t.tokens / each, each) if each else None
     mean = term.reduction == "mean"
     if unit == "class_weight":
