@@ -251,7 +251,7 @@ def _withdrawn(key: AlertKey, notification: Notification) -> Finding:
         last_step=notification.last_step,
         steps=0,
         title=f"{key.rule} is no longer found",
-        summary="Later steps, or records that arrived late, show that it was none.",
+        summary="Later steps, late records or other settings of the rules removed it.",
         fix="",
         evidence={},
         lifecycle="resolved",
