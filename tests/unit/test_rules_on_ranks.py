@@ -246,8 +246,20 @@ def test_gradients_that_are_equal_without_a_collective_may_be_combined_elsewhere
     assert alone((0.0, 0.0)) is not None  # no gradient
 
 
+@pytest.mark.parametrize("field", ["parameters", "replica"])
+def test_models_that_differ_show_that_equal_norms_are_of_different_gradients(field: str) -> None:
+    """Each rank divides its gradients by their norm."""
+    values: list[Any] = [1.0, 2.0]
+    if field == "replica":
+        values = [Replica(1, [0], [value], [[4]]) for value in values]
+    ranks = [rank("no_sync", sync="none", norm=1.0, **{field: value}) for value in values]
+    assert finding_of("ddp.never_synced", *ranks) is not None
+
+
 OWN = ([1.0, -2.0, 0.5, 4.0], [3.0, 1.0, -0.25, 2.0])
 MEAN = [2.0, -0.5, 0.125, 3.0]
+WEIGHTED = [1.2, -1.7, 0.425, 3.8]  # nine tenths of rank 0
+ROUNDED = [1.01, -2.02, 0.505, 4.04]  # rank 0 sends its model, which each rank then scales
 OUTER = [2.5, -0.75, 0.25, 3.5]  # of an outer optimizer with a momentum
 
 
@@ -264,23 +276,27 @@ def trained_apart(*models: list[float] | None) -> EvaluationResult:
 
 
 @pytest.mark.parametrize(
-    ("models", "is_local_sgd"),
+    ("models", "status"),
     [
-        ([None, MEAN], True),
-        ([None, MEAN, None, None], True),
-        ([None, OUTER], False),  # a checkpoint that all ranks loaded
-        ([None, OUTER, None, OUTER], True),
-        ([None, OWN[0], None, OWN[0]], False),  # rank 0 sends its model to the others
-        ([None, None, None], False),
+        ([None, MEAN], "not_applicable"),
+        ([None, MEAN, None, None], "not_applicable"),
+        ([None, WEIGHTED], "not_applicable"),
+        ([None, OUTER], "finding"),  # a checkpoint that all ranks loaded
+        ([None, OUTER, None, OUTER], "not_measured"),
+        ([None, OUTER, None, MEAN], "not_applicable"),
+        ([None, OWN[0], None, OWN[0]], "finding"),  # rank 0 sends its model to the others
+        ([None, ROUNDED, None, ROUNDED], "finding"),
+        ([None, None, None], "finding"),
     ],
 )
 def test_a_finding_on_ranks_that_average_their_models_later_is_withdrawn(
-    models: list[list[float] | None], is_local_sgd: bool
+    models: list[list[float] | None], status: str
 ) -> None:
     evaluation = trained_apart(*models)
     findings = {finding.rule for finding in evaluation.findings}
-    assert findings == (set() if is_local_sgd else {"ddp.never_synced", "ddp.replica_drift"})
-    assert evaluation.coverage["ddp.never_synced"].startswith("not_app") is is_local_sgd
+    accused = {"ddp.never_synced", "ddp.replica_drift"}
+    assert findings == (accused if status == "finding" else set())
+    assert evaluation.coverage["ddp.never_synced"].startswith(status)
 
 
 def test_a_comm_hook_of_local_sgd_combines_nothing_on_purpose() -> None:

@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from gradledger_monitor.ingest.schema import MicroBatch, Samples, StepRecord
-from gradledger_monitor.model.findings import Outcome
+from gradledger_monitor.ingest.schema import MicroBatch, StepRecord
+from gradledger_monitor.model.findings import Outcome, Status, Withdrawal
 from gradledger_monitor.model.numbers import number
-from gradledger_monitor.model.ranks.manual_all_reduce import model_average, values_of
+from gradledger_monitor.model.ranks.manual_all_reduce import values_of
+from gradledger_monitor.model.ranks.mixtures import mixture_of
 from gradledger_monitor.model.ranks.rows import MIN_COORDINATES
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.ddp.replicas import SAME, differ_by
+from gradledger_monitor.rules.ddp.trained_apart import EQUALISED, MAYBE_OUTER_STEPS
 from gradledger_monitor.rules.rule import Precondition, Window, not_applicable, not_measured
 from gradledger_monitor.rules.state import declare
 
-SHOWS_AN_OUTER_STEP = 2  # times in which models became equal
+SHOWS_A_PERIOD = 2  # times in which models became equal
 
 
 def _not_parallel(window: Window) -> Outcome | None:
@@ -87,14 +89,14 @@ class ModelAverages:
     """What the loop makes of the ranks' models between steps: local SGD, or DiLoCo.
 
     A copy of one rank's model on all of them, as before an evaluation, is no average. Equal models
-    may also come from a checkpoint, but not time and again.
+    that are no average either come of an outer step, or of a checkpoint that all ranks load.
     """
 
     state: ClassVar[Mapping[str, Any]] = declare(equal=bool, shown=bool, equalised=int)
 
     def __init__(self) -> None:
         self.equal = False  # the models have become equal
-        self.shown = False  # what they became has something of every rank
+        self.shown = False  # they became an average, or a weighted one
         self.equalised = 0  # times in which they became equal, and neither averages nor copies
 
     def add(self, facts: StepFacts) -> None:
@@ -103,21 +105,20 @@ class ModelAverages:
             return
         self.equal = True
         samples = [r.models for r in facts.records.values() if r.models is not None]
-        if samples and model_average(facts.records) is None:
-            self.equalised += _are_mixed(samples)
-        else:
-            self.shown = True
-        self.shown |= self.equalised >= SHOWS_AN_OUTER_STEP
+        mixture = mixture_of(*values_of(samples)) if samples else "average"
+        self.shown |= mixture == "average"
+        self.equalised += mixture == "other"
 
+    def outcome(self, status: Status, reason: str, *, withdraws: bool = True) -> Outcome:
+        """Once the models have become equal. ``withdraws``: a finding that the ranks train apart.
 
-def _are_mixed(samples: Sequence[Samples]) -> bool:
-    """Whether all that was sampled became equal, and is not the model that one rank had."""
-    before, after = values_of(samples)
-    return _alike(after) and not any(_alike([row, after[0]]) for row in before)
-
-
-def _alike(rows: Sequence[Sequence[float]]) -> bool:
-    return not any(differ_by(values, SAME) for values in zip(*rows, strict=True))
+        One time shows no period: an earlier finding stays.
+        """
+        if self.shown:
+            return Withdrawal(status, reason) if withdraws else Outcome(status, reason)
+        if withdraws and self.equalised >= SHOWS_A_PERIOD:
+            return Withdrawal("not_measured", MAYBE_OUTER_STEPS)
+        return Outcome(status, EQUALISED)
 
 
 def norms_differ(facts: StepFacts) -> bool:

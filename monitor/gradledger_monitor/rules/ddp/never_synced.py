@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Mapping
 
 from gradledger_monitor.ingest.schema import MicroBatch, StepRecord
-from gradledger_monitor.model.findings import Outcome, Withdrawal
+from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.ranks import manual_all_reduce
 from gradledger_monitor.model.step_facts import StepFacts
@@ -15,6 +16,7 @@ from gradledger_monitor.rules.ddp.common import (
     norms_differ,
     synced,
 )
+from gradledger_monitor.rules.ddp.replicas import SAME, differ_by
 from gradledger_monitor.rules.ddp.trained_apart import LOCAL_SGD
 from gradledger_monitor.rules.definition import DEFAULTS
 from gradledger_monitor.rules.rule import (
@@ -49,7 +51,8 @@ with contextlib.nullcontext() if k == K - 1 else model.no_sync():    # not for t
 
 EQUAL_ALL_THE_SAME = (
     "no collective ran, and yet the gradients have the same norm on all ranks: they have the same "
-    "data, or something besides torch.distributed combines their gradients"
+    "data, something besides torch.distributed combines their gradients, or each rank scales its "
+    "gradients to one norm"
 )
 
 
@@ -77,8 +80,9 @@ class NeverSynced(Rule):
 
     Collectives between backward and step may synchronise the gradients; no wrapper holds the
     parameters of the optimizer; the gradients have the same norm on all ranks, although no
-    collective ran (not measured). Once the ranks average their parameters, or take an outer step on
-    all of them (local SGD, DiLoCo), an earlier finding is withdrawn.
+    collective ran, and their parameters do not differ (not measured). Once the ranks average their
+    models (local SGD), an earlier finding is withdrawn; so it is, and not measured, once their
+    models have become equal twice, but neither their average nor a copy of one (DiLoCo).
 
     **Incidents**
 
@@ -117,10 +121,10 @@ class NeverSynced(Rule):
             self._combined |= facts.all_reduce is not None and facts.all_reduce.is_combined
             if not _hook_combines_nothing(facts):
                 return OK
-            if self._averages.shown:
-                return Withdrawal("ok", LOCAL_SGD)
-            local = self._averages.equal or self._combined  # a hook of local SGD combines at first
-            return OK if local else _of_hook(facts)
+            if self._averages.equal:
+                return self._averages.outcome("ok", LOCAL_SGD)
+            # a hook of local SGD combines at first
+            return OK if self._combined else _of_hook(facts)
         wrappers = {m.wrapper for _, m in facts.applied}
         if record.wrapper == "fsdp2" and wrappers == {"no_sync"}:
             return _not_reduced(facts)  # no collective of the loop reaches what is outside .grad
@@ -128,11 +132,10 @@ class NeverSynced(Rule):
             return OK
         self._averages.add(facts)
         if self._averages.equal and record.wrapper == "ddp":
-            shown = self._averages.shown
-            return Withdrawal("not_applicable", LOCAL_SGD) if shown else not_applicable(LOCAL_SGD)
+            return self._averages.outcome("not_applicable", LOCAL_SGD)
         if record.wrapper != "ddp" and wrappers != {"no_sync"}:
             return OK
-        if manual_all_reduce.norms_are_equal(facts.records.values()):
+        if manual_all_reduce.norms_are_equal(facts.records.values()) and not _models_differ(facts):
             return not_measured(EQUAL_ALL_THE_SAME)
         return finding(
             "error",
@@ -146,6 +149,16 @@ class NeverSynced(Rule):
             bypassed=wrappers == {"bypassed"},
             norms={str(r): number(x.norm) for r, x in list(facts.records.items())[:16]},
         )
+
+
+def _models_differ(facts: StepFacts) -> bool:
+    """Whether the ranks have stepped on different gradients before, whatever their norms are."""
+    records = facts.records.values()
+    rows = [[r.parameters, *(r.replica.fingerprints if r.replica else ())] for r in records]
+    columns = (list(map(number, column)) for column in zip(*rows, strict=False))
+    return any(
+        differ_by([v for v in c if v is not None and math.isfinite(v)], SAME) for c in columns
+    )
 
 
 def _hook_combines_nothing(facts: StepFacts) -> bool:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence, Sized
 
 from gradledger_monitor.model.clipping import clipping_of_window
-from gradledger_monitor.model.findings import Doubt, Outcome, Status, Withdrawal
+from gradledger_monitor.model.findings import Doubt, Outcome, Status
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.ranks.manual_all_reduce import (
     MORE_THAN_ONCE,
@@ -277,8 +277,6 @@ class ReplicaDrift(Rule):
         if combined is None:
             self._in_groups = 0
             if self._averages.equal:
-                if replicas.left_out:
-                    return not_measured(_not_averaged(replicas.left_out, replicas.total))
                 return self._of_averages("ok", AVERAGED)
             return self._alone(facts)
         self._combined |= combined.is_known
@@ -341,8 +339,10 @@ class ReplicaDrift(Rule):
 
     def _of_averages(self, status: Status, reason: str) -> Outcome:
         """The ranks average their models: that they trained apart until then was intended."""
-        untrue = self._averages.shown and self._reported_apart and not self._reported_other
-        return Withdrawal(status, reason) if untrue else Outcome(status, reason)
+        untrue, replicas = self._reported_apart and not self._reported_other, self._replicas
+        if replicas.left_out:
+            status, reason = "not_measured", _not_averaged(replicas.left_out, replicas.total)
+        return self._averages.outcome(status, reason, withdraws=untrue)
 
     def _of_copies(self) -> Outcome:
         replicas = self._replicas

@@ -5,6 +5,11 @@ from __future__ import annotations
 LOCAL_SGD = "local SGD: the ranks average their parameters from time to time"
 AVERAGED = "the ranks average their parameters from time to time"
 EQUALISED = "the ranks make their parameters equal from time to time"
+MAYBE_OUTER_STEPS = (
+    "the ranks step on their own gradients, and several times all of their models became one that "
+    "is neither their average nor that of one rank: whether an outer step did this, as in DiLoCo, "
+    "or a checkpoint that all of them load, is not known"
+)
 ALONE = (
     "the ranks combine no gradients, and parameters that were equal on all of them differ now: "
     "whether each rank is meant to train its own model is not known"

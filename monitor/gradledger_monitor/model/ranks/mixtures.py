@@ -1,0 +1,77 @@
+"""What the ranks' models became, where all of them became equal between two steps.
+
+Unlike gradients, parameters of the ranks are nearly equal. The differences between the ranks, which
+are far above the rounding of parameters, distinguish their average from a copy of one rank's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from gradledger_monitor.model.ranks.rows import MIN_COORDINATES, Rows
+from gradledger_monitor.model.ranks.weighted_sum import rank_factors
+from gradledger_monitor.model.token_ledger import total
+
+Mixture = Literal["average", "copy", "other"]
+
+ROUNDING = 2e-6  # relative error of an average in fp32
+SHOWS = 10 * ROUNDING  # relative difference that shows where between the ranks a value is
+SHARE = 0.05  # of the difference between ranks
+SMALLEST = 0.02  # weight of a rank in an average, of all ranks
+NEAR = 0.25  # of the distance to the next rank: nearer is a copy that was rounded or scaled
+
+
+def mixture_of(before: Rows, after: Rows) -> Mixture | None:
+    """``before`` and ``after``: sampled parameters of each rank; None if they differ afterwards."""
+    row = after[0]
+    if not all(_is_same(each, row) for each in after):
+        return None
+    if any(_is_same(each, row) for each in before):
+        return "copy"
+    # a sum, or an average that is divided again, is meant to be one: another rule reports it
+    multiples = ([v * n for v in row] for n in (1, len(before), 1 / len(before)))
+    if any(_is_mean(before, each) for each in multiples) or _is_weighted(before, row):
+        return "average"
+    return "copy" if _is_near_one(before, row) else "other"
+
+
+def _is_same(first: Sequence[float], second: Sequence[float]) -> bool:
+    return all(
+        abs(a - b) <= ROUNDING / 2 * max(abs(a), abs(b)) for a, b in zip(first, second, strict=True)
+    )
+
+
+def _is_mean(before: Rows, row: Sequence[float]) -> bool:
+    shown = 0
+    for values, value in zip(zip(*before, strict=True), row, strict=True):
+        spread, size = max(values) - min(values), max(map(abs, values))
+        if abs(value - total(values) / len(values)) > SHARE * spread + ROUNDING * size:
+            return False
+        shown += spread > SHOWS * size
+    return shown >= MIN_COORDINATES
+
+
+def _is_weighted(before: Rows, row: Sequence[float]) -> bool:
+    """Whether at least two ranks have a weight, and the weights of all add up to 1."""
+    first = before[0]
+    changes = [_difference(each, first) for each in before[1:]]
+    factors = rank_factors(changes, _difference(row, first), SHARE, MIN_COORDINATES)
+    weights = [1 - total(factors), *factors]
+    return bool(factors) and sum(weight >= SMALLEST for weight in weights) > 1
+
+
+def _is_near_one(before: Rows, row: Sequence[float]) -> bool:
+    for index, each in enumerate(before):
+        others = before[:index] + before[index + 1 :]
+        if _distance(each, row) < NEAR * min(_distance(each, other) for other in others):
+            return True
+    return False
+
+
+def _difference(values: Sequence[float], reference: Sequence[float]) -> list[float]:
+    return [v - r for v, r in zip(values, reference, strict=True)]
+
+
+def _distance(first: Sequence[float], second: Sequence[float]) -> float:
+    return total(map(abs, _difference(first, second)))
