@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from gradledger_monitor.model.ranks.mixtures import mixture_of
+from gradledger_monitor.model.ranks.mixtures import changes_of, is_outer_step, mixture_of
 
 RANKS, COORDINATES = 4, 16
 DRIFT = 1e-3  # of the models between two averages
@@ -50,3 +50,55 @@ def test_models_that_another_one_replaces_are_no_average() -> None:
 def test_differences_within_rounding_show_no_average() -> None:
     rows = models(0, drift=1e-7)
     assert mixture_of(rows, [weighted(rows, *[0.25] * RANKS)] * RANKS) != "average"
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(
+    ("momentum", "nesterov", "first"),  # first: the outer step that shows it
+    [(0.0, False, 2), (0.9, False, 3), (0.9, True, 3)],
+)
+def test_outer_steps_of_sgd_are_recognised(
+    seed: int, momentum: float, nesterov: bool, first: int
+) -> None:
+    model, buffer = [0.0] * COORDINATES, [0.0] * COORDINATES
+    earlier: list[list[float]] = []
+    for number in range(1, 6):
+        rows = [
+            [m + d for m, d in zip(model, drift, strict=True)]
+            for drift in models(100 * seed + number)
+        ]
+        change = [m - sum(c) / RANKS for m, c in zip(model, zip(*rows, strict=True), strict=True)]
+        buffer = [momentum * b + c for b, c in zip(buffer, change, strict=True)]
+        step = [c + momentum * b for c, b in zip(change, buffer, strict=True)]
+        moves = step if nesterov else buffer
+        model = [m - 0.7 * v for m, v in zip(model, moves, strict=True)]
+        assert is_outer_step(rows, model, earlier) is (number >= first)
+        earlier = changes_of(rows, model, earlier)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_checkpoints_that_all_ranks_load_are_no_outer_steps(seed: int) -> None:
+    """Of the first rank, and of half of the time since the last one."""
+    model, earlier = models(seed)[0], list[list[float]]()
+    for number in range(1, 6):
+        numbers = random.Random(100 * seed + number)
+        drifts = [[DRIFT * numbers.gauss(0, 1) for _ in model] for _ in range(RANKS)]
+        rows = [[m + d for m, d in zip(model, drift, strict=True)] for drift in drifts]
+        model = [m + 0.5 * d for m, d in zip(model, drifts[0], strict=True)]
+        assert not is_outer_step(rows, model, earlier)
+        earlier = changes_of(rows, model, earlier)
+        assert not is_outer_step(rows, model, earlier)  # the same one again
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e300])
+def test_models_that_have_diverged_show_nothing(value: float) -> None:
+    rows = [[value, *each[1:]] for each in models(0)]
+    assert mixture_of(rows, [rows[0]] * RANKS) is None
+
+
+def test_outer_steps_of_other_parameters_are_not_compared() -> None:
+    rows = models(0)
+    earlier = changes_of(rows, rows[0], changes_of(rows, rows[1], []))
+    shorter = [row[:8] for row in rows]
+    assert not is_outer_step(shorter, shorter[0], earlier)
+    assert changes_of(shorter, shorter[0], earlier) == [shorter[0]]

@@ -277,6 +277,25 @@ def test_replicas_that_drift_once_gradients_are_not_combined_any_more_are_in_dou
     assert judged(steps).coverage[DRIFT].startswith("ok")
 
 
+@pytest.mark.parametrize("left_out", [True, False])
+def test_an_average_of_some_parameters_under_ddp_is_not_measured(left_out: bool) -> None:
+    steps = []
+    again = SECOND if left_out else EQUAL
+    for number, prints in enumerate((EQUAL, ALL, again), 1):
+        local: dict[str, Any] = {"samples": None, "sync": "none", "collectives_after": 0}
+        ranks = [
+            one_rank(number, r, prints[r], norm=1.0 + r, wrapper="ddp", **local) for r in (0, 1)
+        ]
+        for each, own in zip(ranks, OWN, strict=True):
+            each.micro_batches[0].wrapper = "no_sync"
+            each.models = Samples(own, MEAN) if number == 3 else None
+        steps.append(facts(*ranks))
+    assert finding(judged(steps[:2])) is not None
+    evaluation = judged(steps)
+    assert finding(evaluation) is None
+    assert ("1 of 3 parameters differs" in evaluation.coverage[DRIFT]) is left_out
+
+
 OF_FOUR = (*OWN, [2.0, 2.0, 1.0, -1.0], [-1.0, 3.0, 0.5, 2.0])
 OF_GROUP = (MEAN, [0.5, 2.5, 0.75, 0.5])
 MODELS = ([2.0, -0.5, 0.125, 2.0], [4.0, 1.5, 0.25, 6.0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
@@ -297,6 +298,31 @@ def test_a_finding_on_ranks_that_average_their_models_later_is_withdrawn(
     accused = {"ddp.never_synced", "ddp.replica_drift"}
     assert findings == (accused if status == "finding" else set())
     assert evaluation.coverage["ddp.never_synced"].startswith(status)
+
+
+def test_outer_steps_with_a_momentum_are_local_sgd() -> None:
+    """DiLoCo: the third outer step follows from the second one and the changes of the models."""
+    steps = []
+    model, buffer = [0.5 + i for i in range(12)], [0.0] * 12
+    for number in range(1, 5):
+        numbers = random.Random(number)
+        drifts = [[numbers.gauss(0, 0.1) for _ in model] for _ in "ab"]
+        owns = [[m + d for m, d in zip(model, drift, strict=True)] for drift in drifts]
+        buffer = [
+            0.9 * b + sum(c) / 2 for b, c in zip(buffer, zip(*drifts, strict=True), strict=True)
+        ]
+        model = [m + 0.7 * b for m, b in zip(model, buffer, strict=True)]
+        for local in (True, False):
+            models = [None if local else Samples(own, model) for own in owns]
+            step = 2 * number - local
+            fields: dict[str, Any] = {"number": step, "sync": "none"}
+            ranks = [
+                rank("no_sync", norm=i, parameters=i, models=m, **fields)
+                for i, m in enumerate(models, 1)
+            ]
+            steps.append(facts(*ranks))
+    coverage = [judged(steps[:n]).coverage["ddp.never_synced"][:9] for n in (2, 4, 6, 8)]
+    assert coverage == ["finding", "not_measu", "not_appli", "not_appli"]
 
 
 def test_a_comm_hook_of_local_sgd_combines_nothing_on_purpose() -> None:

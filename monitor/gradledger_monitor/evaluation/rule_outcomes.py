@@ -48,7 +48,7 @@ class RuleOutcomes:
         if outcome.status == "finding":
             self._fold_finding(step, outcome)
             return
-        if isinstance(outcome, Withdrawal) and self.last_finding is not None:
+        if isinstance(outcome, Withdrawal):
             self._withdraw()
         self.strongest = stronger(self.strongest, outcome)
         if self.last_finding is not None and outcome.status == "ok":
@@ -71,6 +71,10 @@ class RuleOutcomes:
         self.steps += len(steps)
 
     def _withdraw(self) -> None:
+        """Forget the finding, and why earlier steps did not settle whether it is one."""
+        unsettled = self.strongest is not None and self.strongest.status == "not_measured"
+        if self.last_finding is None and (not unsettled or isinstance(self.strongest, Failure)):
+            return
         self.strongest, self.last_finding, self.lifecycle = None, None, "new"
         self.first_step = self.last_step = self.since_step = self.steps = self.ok_windows = 0
 

@@ -18,13 +18,17 @@ Mixture = Literal["average", "copy", "other"]
 ROUNDING = 2e-6  # relative error of an average in fp32
 SHOWS = 10 * ROUNDING  # relative difference that shows where between the ranks a value is
 SHARE = 0.05  # of the difference between ranks
+EXACT = 0.01  # relative error of an outer step, which is far above the rounding of parameters
 SMALLEST = 0.02  # weight of a rank in an average, of all ranks
+LARGE = 1e100  # parameters whose sums may overflow
 NEAR = 0.25  # of the distance to the next rank: nearer is a copy that was rounded or scaled
 
 
 def mixture_of(before: Rows, after: Rows) -> Mixture | None:
     """``before`` and ``after``: sampled parameters of each rank; None if they differ afterwards."""
     row = after[0]
+    if not all(abs(v) < LARGE for each in before + after for v in each):
+        return None
     if not all(_is_same(each, row) for each in after):
         return None
     if any(_is_same(each, row) for each in before):
@@ -34,6 +38,38 @@ def mixture_of(before: Rows, after: Rows) -> Mixture | None:
     if any(_is_mean(before, each) for each in multiples) or _is_weighted(before, row):
         return "average"
     return "copy" if _is_near_one(before, row) else "other"
+
+
+def is_outer_step(before: Rows, row: Sequence[float], earlier: Rows) -> bool:
+    """Whether SGD, with or without a momentum, has made ``row`` of the changes of the models.
+
+    ``earlier``: what all models became before that, its change then, and the average change of the
+    models that led to it; empty where these are not known. Nesterov's step depends on all three.
+    """
+    if not earlier or len(earlier[0]) != len(row):  # of other parameters
+        return False
+    start, *momentum = earlier
+    step = _difference(row, start)
+    columns = [average_change(before, start)]
+    candidates = [columns]
+    if momentum:
+        last_step, last_change = momentum
+        candidates += [[*columns, last_step], [*columns, last_step, [-v for v in last_change]]]
+    # each column but the first may have no part in the step, as at a momentum of 0
+    factors = (rank_factors(each, step, EXACT, MIN_COORDINATES) for each in candidates)
+    return any(each and each[0] > 0 for each in factors)
+
+
+def average_change(before: Rows, start: Sequence[float]) -> list[float]:
+    """By which the models of all ranks have moved away from a common one, on average."""
+    return _difference([total(c) / len(c) for c in zip(*before, strict=True)], start)
+
+
+def changes_of(before: Rows, row: Sequence[float], earlier: Rows) -> Rows:
+    """What ``is_outer_step`` needs of this step the next time."""
+    if not earlier or len(earlier[0]) != len(row):
+        return [list(row)]
+    return [list(row), _difference(row, earlier[0]), average_change(before, earlier[0])]
 
 
 def _is_same(first: Sequence[float], second: Sequence[float]) -> bool:

@@ -9,7 +9,7 @@ from gradledger_monitor.ingest.schema import MicroBatch, StepRecord
 from gradledger_monitor.model.findings import Outcome, Status, Withdrawal
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.ranks.manual_all_reduce import values_of
-from gradledger_monitor.model.ranks.mixtures import mixture_of
+from gradledger_monitor.model.ranks.mixtures import changes_of, is_outer_step, mixture_of
 from gradledger_monitor.model.ranks.rows import MIN_COORDINATES
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.ddp.replicas import SAME, differ_by
@@ -89,14 +89,18 @@ class ModelAverages:
     """What the loop makes of the ranks' models between steps: local SGD, or DiLoCo.
 
     A copy of one rank's model on all of them, as before an evaluation, is no average. Equal models
-    that are no average either come of an outer step, or of a checkpoint that all ranks load.
+    that are no average either come of an outer step, or of a checkpoint that all ranks load. The
+    steps of SGD are recognised; those of other outer optimizers are not.
     """
 
-    state: ClassVar[Mapping[str, Any]] = declare(equal=bool, shown=bool, equalised=int)
+    state: ClassVar[Mapping[str, Any]] = declare(
+        equal=bool, shown=bool, equalised=int, earlier=list[list[float]]
+    )
 
     def __init__(self) -> None:
         self.equal = False  # the models have become equal
         self.shown = False  # they became an average, or a weighted one
+        self.earlier: list[list[float]] = []  # of the last equal models: see ``is_outer_step``
         self.equalised = 0  # times in which they became equal, and neither averages nor copies
 
     def add(self, facts: StepFacts) -> None:
@@ -105,18 +109,30 @@ class ModelAverages:
             return
         self.equal = True
         samples = [r.models for r in facts.records.values() if r.models is not None]
-        mixture = mixture_of(*values_of(samples)) if samples else "average"
-        self.shown |= mixture == "average"
+        if not samples:
+            self.shown = True
+            return
+        before, after = values_of(samples)
+        mixture = mixture_of(before, after)
+        if mixture is None:
+            return
+        outer = mixture == "other" and is_outer_step(before, after[0], self.earlier)
+        self.shown |= mixture == "average" or outer
         self.equalised += mixture == "other"
+        self.earlier = changes_of(before, after[0], self.earlier)
 
-    def outcome(self, status: Status, reason: str, *, withdraws: bool = True) -> Outcome:
-        """Once the models have become equal. ``withdraws``: a finding that the ranks train apart.
+    def outcome(
+        self, status: Status, reason: str, apart: bool = True, other: bool = False
+    ) -> Outcome:
+        """Once the models have become equal; one time shows no period, and withdraws nothing.
 
-        One time shows no period: an earlier finding stays.
+        ``apart``: the rule has reported that the ranks train apart. ``other``: it has reported
+        something else, which averages of models do not disprove. A finding from before a restart
+        without the rule's state is neither; later steps repeat it if it is of the other kind.
         """
         if self.shown:
-            return Withdrawal(status, reason) if withdraws else Outcome(status, reason)
-        if withdraws and self.equalised >= SHOWS_A_PERIOD:
+            return Outcome(status, reason) if other else Withdrawal(status, reason)
+        if apart and not other and self.equalised >= SHOWS_A_PERIOD:
             return Withdrawal("not_measured", MAYBE_OUTER_STEPS)
         return Outcome(status, EQUALISED)
 

@@ -339,10 +339,12 @@ class ReplicaDrift(Rule):
 
     def _of_averages(self, status: Status, reason: str) -> Outcome:
         """The ranks average their models: that they trained apart until then was intended."""
-        untrue, replicas = self._reported_apart and not self._reported_other, self._replicas
+        replicas, averages = self._replicas, self._averages
         if replicas.left_out:
             status, reason = "not_measured", _not_averaged(replicas.left_out, replicas.total)
-        return self._averages.outcome(status, reason, withdraws=untrue)
+            if not averages.shown:
+                return not_measured(reason)
+        return averages.outcome(status, reason, self._reported_apart, self._reported_other)
 
     def _of_copies(self) -> Outcome:
         replicas = self._replicas

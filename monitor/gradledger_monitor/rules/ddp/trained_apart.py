@@ -7,8 +7,8 @@ AVERAGED = "the ranks average their parameters from time to time"
 EQUALISED = "the ranks make their parameters equal from time to time"
 MAYBE_OUTER_STEPS = (
     "the ranks step on their own gradients, and several times all of their models became one that "
-    "is neither their average nor that of one rank: whether an outer step did this, as in DiLoCo, "
-    "or a checkpoint that all of them load, is not known"
+    "is neither exactly their average nor that of one rank: whether an outer step or an average in "
+    "half precision did this, or a checkpoint that all of them load, is not known"
 )
 ALONE = (
     "the ranks combine no gradients, and parameters that were equal on all of them differ now: "
