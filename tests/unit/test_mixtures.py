@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import random
+from typing import Any
 
 import pytest
 
-from gradledger_monitor.model.ranks.mixtures import changes_of, is_outer_step, mixture_of
+from gradledger_monitor.model.ranks.mixtures import changes_of, is_outer_step, keep_mean, mixture_of
 
 RANKS, COORDINATES = 4, 16
 DRIFT = 1e-3  # of the models between two averages
@@ -39,6 +41,39 @@ def test_what_models_became(seed: int, weights: tuple[float, ...], expected: str
     rows = models(seed)
     row = weighted(rows, *weights)
     assert mixture_of(rows, [row] * RANKS) == expected
+
+
+def pairs(rows: list[list[float]]) -> list[list[float]]:
+    """Gossip: two pairs of ranks average their models."""
+    halves = [weighted(rows[i : i + 2], 0.5, 0.5) for i in (0, 2)]
+    return [halves[0], halves[0], halves[1], halves[1]]
+
+
+def halfway(rows: list[list[float]]) -> list[list[float]]:
+    mean = weighted(rows, *[0.25] * RANKS)
+    return [[(v + m) / 2 for v, m in zip(row, mean, strict=True)] for row in rows]
+
+
+@pytest.mark.parametrize("mix", [pairs, halfway])
+def test_ranks_that_exchange_models_keep_their_average(mix: Any) -> None:
+    rows = models(0)
+    assert keep_mean(rows, mix(rows))
+    body = [new[:8] + old[8:] for new, old in zip(mix(rows), rows, strict=True)]
+    assert not keep_mean(rows, body)  # the heads stay as they are
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda v: v,
+        lambda v: v * 0.999,
+        lambda v: max(-0.5, min(0.5, v)),
+        lambda v: v - 1e-3 * math.copysign(1, v),
+    ],
+)
+def test_what_each_rank_does_to_its_model_is_no_exchange(change: Any) -> None:
+    rows = models(0)
+    assert not keep_mean(rows, [[change(v) for v in row] for row in rows])
 
 
 def test_models_that_another_one_replaces_are_no_average() -> None:

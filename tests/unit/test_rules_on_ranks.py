@@ -300,6 +300,22 @@ def test_a_finding_on_ranks_that_average_their_models_later_is_withdrawn(
     assert evaluation.coverage["ddp.never_synced"].startswith(status)
 
 
+def test_ranks_that_exchange_parts_of_their_models_are_not_measured() -> None:
+    """Each moves halfway to the average: gossip, or an average that arrives later."""
+    steps = []
+    for number in (1, 2, 3):
+        fields: dict[str, Any] = {"number": number, "sync": "none"}
+        ranks = [rank("no_sync", norm=n, parameters=n, **fields) for n in (1.0, 2.0)]
+        for each, own in zip(ranks, OWN, strict=True):
+            moved = [(o + m) / 2 for o, m in zip(own, MEAN, strict=True)]
+            each.models = Samples(own, moved) if number == 2 else None
+        steps.append(facts(*ranks))
+    assert "ddp.never_synced" in accused(judged(steps[:1]))
+    evaluation = judged(steps)
+    assert not evaluation.findings
+    assert "gossip" in evaluation.coverage["ddp.never_synced"]
+
+
 def test_outer_steps_with_a_momentum_are_local_sgd() -> None:
     """DiLoCo: the third outer step follows from the second one and the changes of the models."""
     steps = []

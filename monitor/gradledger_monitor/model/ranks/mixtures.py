@@ -40,6 +40,26 @@ def mixture_of(before: Rows, after: Rows) -> Mixture | None:
     return "copy" if _is_near_one(before, row) else "other"
 
 
+def keep_mean(before: Rows, after: Rows) -> bool:
+    """Whether all models changed, and not their average: ranks have exchanged what they have.
+
+    Pairs that average theirs do this (gossip), and an average that arrives some steps later. A
+    decay, a limit or a checkpoint changes the average, too.
+    """
+    changed = 0
+    for then, now in zip(zip(*before, strict=True), zip(*after, strict=True), strict=True):
+        size, spread = max(map(abs, then)), max(then) - min(then)
+        change = max(map(abs, _difference(now, then)))
+        moved = abs(total(now) - total(then)) / len(then)
+        if not moved <= SHARE * change + ROUNDING * size < LARGE:
+            return False
+        if spread > SHOWS * size:
+            if change <= SHOWS * size:
+                return False
+            changed += 1
+    return changed >= MIN_COORDINATES
+
+
 def is_outer_step(before: Rows, row: Sequence[float], earlier: Rows) -> bool:
     """Whether SGD, with or without a momentum, has made ``row`` of the changes of the models.
 

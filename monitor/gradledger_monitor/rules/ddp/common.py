@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from gradledger_monitor.ingest.schema import MicroBatch, StepRecord
+from gradledger_monitor.ingest.schema import MicroBatch, Samples, StepRecord
 from gradledger_monitor.model.findings import Outcome, Status, Withdrawal
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.ranks.manual_all_reduce import values_of
-from gradledger_monitor.model.ranks.mixtures import changes_of, is_outer_step, mixture_of
+from gradledger_monitor.model.ranks.mixtures import (
+    changes_of,
+    is_outer_step,
+    keep_mean,
+    mixture_of,
+)
 from gradledger_monitor.model.ranks.rows import MIN_COORDINATES
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.ddp.replicas import SAME, differ_by
-from gradledger_monitor.rules.ddp.trained_apart import EQUALISED, MAYBE_OUTER_STEPS
+from gradledger_monitor.rules.ddp.trained_apart import EQUALISED, MAYBE_OUTER_STEPS, MIXED
 from gradledger_monitor.rules.rule import Precondition, Window, not_applicable, not_measured
 from gradledger_monitor.rules.state import declare
 
@@ -94,21 +99,23 @@ class ModelAverages:
     """
 
     state: ClassVar[Mapping[str, Any]] = declare(
-        equal=bool, shown=bool, equalised=int, earlier=list[list[float]]
+        equal=bool, mixed=bool, shown=bool, equalised=int, earlier=list[list[float]]
     )
 
     def __init__(self) -> None:
         self.equal = False  # the models have become equal
+        self.mixed = False  # ranks have exchanged theirs, or parts of them
         self.shown = False  # they became an average, or a weighted one
         self.earlier: list[list[float]] = []  # of the last equal models: see ``is_outer_step``
         self.equalised = 0  # times in which they became equal, and neither averages nor copies
 
     def add(self, facts: StepFacts) -> None:
         """Take in what happened to the models before this step."""
+        samples = [r.models for r in facts.records.values() if r.models is not None]
         if not averages_models(facts):
+            self.mixed |= _exchange_models(facts, samples)
             return
         self.equal = True
-        samples = [r.models for r in facts.records.values() if r.models is not None]
         if not samples:
             self.shown = True
             return
@@ -121,10 +128,15 @@ class ModelAverages:
         self.equalised += mixture == "other"
         self.earlier = changes_of(before, after[0], self.earlier)
 
+    @property
+    def mixes(self) -> bool:
+        """Whether something besides the optimizers has made the models more alike."""
+        return self.equal or self.mixed
+
     def outcome(
         self, status: Status, reason: str, apart: bool = True, other: bool = False
     ) -> Outcome:
-        """Once the models have become equal; one time shows no period, and withdraws nothing.
+        """Once the models have been mixed; that they became equal once withdraws nothing.
 
         ``apart``: the rule has reported that the ranks train apart. ``other``: it has reported
         something else, which averages of models do not disprove. A finding from before a restart
@@ -132,9 +144,16 @@ class ModelAverages:
         """
         if self.shown:
             return Outcome(status, reason) if other else Withdrawal(status, reason)
-        if apart and not other and self.equalised >= SHOWS_A_PERIOD:
-            return Withdrawal("not_measured", MAYBE_OUTER_STEPS)
+        if not other and (self.mixed or (apart and self.equalised >= SHOWS_A_PERIOD)):
+            return Withdrawal("not_measured", MIXED if self.mixed else MAYBE_OUTER_STEPS)
         return Outcome(status, EQUALISED)
+
+
+def _exchange_models(facts: StepFacts, samples: Sequence[Samples]) -> bool:
+    if len(samples) < len(facts.records) or len(samples) < 2:
+        return False
+    before, after = values_of(samples)
+    return len({len(row) for row in before + after}) == 1 and keep_mean(before, after)
 
 
 def norms_differ(facts: StepFacts) -> bool:

@@ -81,8 +81,9 @@ class NeverSynced(Rule):
     Collectives between backward and step may synchronise the gradients; no wrapper holds the
     parameters of the optimizer; the gradients have the same norm on all ranks, although no
     collective ran, and their parameters do not differ (not measured). Once the ranks average their
-    models (local SGD), an earlier finding is withdrawn; so it is, and not measured, once their
-    models have become equal twice, but neither their average nor a copy of one (DiLoCo).
+    models (local SGD, DiLoCo), an earlier finding is withdrawn; so it is, and not measured, once
+    they exchange parts of their models (gossip), or their models have become equal twice, but
+    neither their average nor a copy of one.
 
     **Incidents**
 
@@ -121,7 +122,7 @@ class NeverSynced(Rule):
             self._combined |= facts.all_reduce is not None and facts.all_reduce.is_combined
             if not _hook_combines_nothing(facts):
                 return OK
-            if self._averages.equal:
+            if self._averages.mixes:
                 return self._averages.outcome("ok", LOCAL_SGD)
             # a hook of local SGD combines at first
             return OK if self._combined else _of_hook(facts)
@@ -131,7 +132,7 @@ class NeverSynced(Rule):
         if _may_synchronise_by_hand(facts):
             return OK
         self._averages.add(facts)
-        if self._averages.equal and record.wrapper == "ddp":
+        if self._averages.mixes and record.wrapper == "ddp":
             return self._averages.outcome("not_applicable", LOCAL_SGD)
         if record.wrapper != "ddp" and wrappers != {"no_sync"}:
             return OK

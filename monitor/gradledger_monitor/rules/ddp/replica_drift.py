@@ -196,7 +196,7 @@ class ReplicaDrift(Rule):
         averaged = record.sync == "averaged"
         self._averages.add(facts)
         self._groups.add(facts)
-        if self._averages.equal and not averaged:
+        if self._averages.mixes and not averaged:
             return self._of_averages("not_applicable", LOCAL_SGD)
         comparable = record.sync != "unknown" and not self._replicas.equal_again
         drifted = comparable and bool(self._replicas.drifted)

@@ -10,6 +10,10 @@ MAYBE_OUTER_STEPS = (
     "is neither exactly their average nor that of one rank: whether an outer step or an average in "
     "half precision did this, or a checkpoint that all of them load, is not known"
 )
+MIXED = (
+    "the ranks step on their own gradients, and exchange parts of their models: whether these mix "
+    "over all ranks, as in gossip averaging, is not known"
+)
 ALONE = (
     "the ranks combine no gradients, and parameters that were equal on all of them differ now: "
     "whether each rank is meant to train its own model is not known"
