@@ -32,6 +32,10 @@ from gradledger_monitor.rules.balance.history import (
 )
 from gradledger_monitor.rules.balance.masked import CONSTANT_SHARE, MASKED
 from gradledger_monitor.rules.balance.patterns import Closed, Diagnosis, Pattern
+from gradledger_monitor.rules.reduction.token_weights_unequal import (
+    COUNTS_MASKED,
+    TokenWeightsUnequal,
+)
 from gradledger_monitor.rules.rule import Window
 from helpers.facts import accused, facts, judged, record, term
 
@@ -1129,6 +1133,83 @@ def test_a_divergence_that_left_out_positions_before_is_masked() -> None:
     whole = beside("KlDivergence", (20, 25, 9), (30, 28, 12), also=0)
     assert last_of([whole]).pattern == "all_positions"
     assert last_of([masked, whole]).pattern == "coefficient"
+
+
+def masked_beside(
+    counted: Sequence[int],
+    positions: Sequence[int],
+    divisors: Sequence[float],
+    coefficient: float = 0.5,
+    also: int = 0,
+    step: int = 1,
+) -> StepFacts:
+    """A window of a cross entropy that ignores positions, and a loss masked alike beside it.
+
+    ``also`` is what the other loss leaves out besides in each micro-batch.
+    """
+    batches = []
+    for few, many, divisor in zip(counted, positions, divisors, strict=True):
+        main = term(few, 1 / sum(counted), "sum", size=many, head=1)
+        weight, left = coefficient / divisor, few - also
+        other = term(left, weight, "none", size=many, elements=many, coefficient=coefficient)
+        batches.append([main, dataclasses.replace(other, kind="MeanBackward0")])
+    return facts(record(batches, step))
+
+
+PADDED = [((300,), (480,)), ((250,), (500,)), ((410,), (460,)), ((120,), (300,))]
+
+
+@pytest.mark.parametrize(
+    ("windows", "expected"),
+    [
+        (PADDED, "term_padding"),
+        ([((300, 250, 410), (480, 500, 460))], "term_padding"),  # each is weighted by its tokens
+        (PADDED[:2], "coefficient"),  # two sizes are those of a loader whose last batch is short
+        ([(few, (500,)) for few, _ in PADDED], "coefficient"),  # one size: a constant divisor
+        ([((148,), (1000,)), ((210,), (1400,)), ((95,), (610,))], "coefficient"),  # it is drawn
+        ([*PADDED, ((200,), (200,))], "coefficient"),  # nothing is ignored in the last window
+    ],
+)
+def test_a_loss_masked_as_the_cross_entropy_ignores_must_not_divide_by_the_padding(
+    windows: Sequence[tuple[Sequence[int], Sequence[int]]], expected: Pattern
+) -> None:
+    """If sizes and shares differ, as of padded batches."""
+    padded = []
+    for few, many in windows:
+        weighted = [size * sum(few) / own for own, size in zip(few, many, strict=True)]
+        padded.append(masked_beside(few, many, weighted))
+    assert last_of(padded).pattern == expected
+
+
+def test_a_masked_loss_with_another_divisor_does_not_count_padding() -> None:
+    """The tokens, a constant; a coefficient that changes; and other elements than the tokens."""
+    tokens = [masked_beside(few, many, [sum(few)]) for few, many in PADDED]
+    constant = [masked_beside(few, many, [600]) for few, many in PADDED]
+    annealed = [
+        masked_beside(few, many, many, 0.5 * 0.9**i) for i, (few, many) in enumerate(PADDED)
+    ]
+    for windows in (tokens, constant, annealed):
+        assert last_of(windows).pattern == "coefficient"
+    others = [masked_beside(few, many, many, also=1) for few, many in PADDED]
+    assert last_of(others).pattern == "coefficient"
+
+
+def test_a_loss_that_divides_by_the_padding_is_named_beside_the_cross_entropy() -> None:
+    """Its weight with the right divisor is stated, and its unequal weights are no other finding."""
+    windows = [masked_beside(*each, each[1], step=i) for i, each in enumerate(PADDED, 1)]
+    (found,) = judged(windows).findings
+    assert (found.rule, found.severity) == ("reduction.wrong_denominator", "warning")
+    assert "including those that the cross entropy ignores" in found.summary
+    assert "0.2 instead of 0.5" in found.summary
+
+
+def test_a_further_loss_that_counts_masked_elements_is_not_evaluated() -> None:
+    """It may be intended, so that the verdict is balanced, and states the reason."""
+    window = masked_beside((300,), (500,), (500,))
+    outcome = TokenWeightsUnequal().evaluate(Window(window, []))
+    assert outcome.status == "ok" and f"({COUNTS_MASKED})" in str(outcome.reason)
+    evaluation = judged([window])
+    assert evaluation.verdict == "balanced" and not evaluation.findings
 
 
 def test_a_loss_that_may_count_padding_leaves_the_run_unmeasured() -> None:

@@ -114,7 +114,7 @@ class WindowState(Struct, frozen=True, forbid_unknown_fields=True, array_like=Tr
     unit: str
     further: tuple[tuple[str, float], ...]
     counts: tuple[tuple[str, str, float, float, float], ...]
-    beside: tuple[tuple[str, float, float, bool], ...]
+    beside: tuple[tuple[str, float, float, bool, float], ...]
 
 
 class OptimizerState(Struct, frozen=True, forbid_unknown_fields=True):

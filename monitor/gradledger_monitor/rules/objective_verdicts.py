@@ -167,7 +167,7 @@ def _status_and_text(
         return "not_applicable", diagnosis.reason
     excuse = _excuse(facts, objective, objectives)
     even = objective.is_penalty or objective.reading.is_even(facts.tolerance)
-    if excuse is None and not even and pattern != "padding":
+    if excuse is None and not even and pattern not in ("padding", "term_padding"):
         return "finding", f"{element_name(objective)} weights differ"
     if pattern in _WRONG:
         return "finding", _WRONG[pattern].format(

@@ -1,7 +1,8 @@
-"""Losses on the logits of a cross entropy: whether they count positions that it ignores.
+"""Losses beside a cross entropy: whether they count positions that it ignores.
 
 A label smoothing, or the divergence of a distillation, is computed from the same log-probabilities.
-If a batch is padded, it must leave out the padding as the cross entropy does.
+If a batch is padded, it must leave out the padding as the cross entropy does. Any loss that leaves
+out as many elements may still divide by all of them.
 """
 
 from __future__ import annotations
@@ -24,13 +25,15 @@ _OF_ALL_CLASSES = (SMOOTHING, "KlDivergence", "SoftCrossEntropy")
 class Beside(NamedTuple):
     """What a loss and the cross entropy on the same logits count in a window, over all ranks.
 
-    ``all_of_them`` states whether the loss counts all positions of the cross entropy.
+    ``all_of_them`` states whether the loss counts all positions of the cross entropy. ``constant``
+    is what multiplies it if it counts as many, and all positions divide it; 0 otherwise.
     """
 
     objective: str
     counted: float  # by the cross entropy
     positions: float
     all_of_them: bool
+    constant: float = 0.0
 
 
 def cross_entropy_beside(facts: StepFacts, objective: Objective) -> Objective | None:
@@ -49,10 +52,38 @@ def cross_entropy_beside(facts: StepFacts, objective: Objective) -> Objective | 
 def beside(facts: StepFacts) -> Iterator[Beside]:
     """What each loss beside a cross entropy counts."""
     for objective in facts.objectives:
-        main = cross_entropy_beside(facts, objective)
+        main, constant = cross_entropy_beside(facts, objective), constant_beside(facts, objective)
+        if main is None and constant:
+            main = facts.objectives[0]
         if main is not None:
             counted, positions = sum(_counted(main).values()), sum(_positions(main).values())
-            yield Beside(objective.name, counted, positions, _counts_all(objective, main))
+            all_of_them = _counts_all(objective, main)
+            yield Beside(objective.name, counted, positions, all_of_them, constant)
+
+
+def constant_beside(facts: StepFacts, objective: Objective) -> float:
+    """What multiplies a loss that counts as many as the main cross entropy, divided by all; or 0.
+
+    That is, the ratio of the weights of their tokens, times positions over tokens, if it is the
+    same in all micro-batches. Of a loss that the tokens divide, the ratio itself is.
+    """
+    main, by_key = facts.objectives[0], _counted(objective)
+    is_main = main is objective or not main.kind.startswith(BY_INDEX)
+    if is_main or main.reading.unit != "tokens" or by_key != _counted(main):
+        return 0.0
+    positions = _positions(main)
+    if positions != _positions(objective) or len(by_key) != len(main.terms):
+        return 0.0
+    of_main = {(t.rank, t.micro_batch): t.weight for t in main.terms}
+    if len(by_key) != len(objective.terms) or not all(of_main.values()):
+        return 0.0
+    ratios = [
+        term.weight / of_main[key] * positions[key] / by_key[key]
+        for term in objective.terms
+        for key in [(term.rank, term.micro_batch)]
+    ]
+    is_same = 0 < max(ratios) <= min(ratios) * (1 + 2 * facts.tolerance)
+    return ratios[0] if is_same else 0.0
 
 
 def counts_ignored_of(objective: Objective, main: Objective) -> bool:

@@ -33,6 +33,7 @@ from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.balance.evidence import (
     coefficient_explains,
+    constant_over_positions,
     divides_by_samples,
     holds_the_whole_window,
     is_multiplied_by_samples,
@@ -54,6 +55,7 @@ from gradledger_monitor.rules.balance.masked import (
     CONSTANT_SHARE,
     MASKED,
     by_ignored_beside,
+    constant_beside_padding,
     masked_may_count,
 )
 from gradledger_monitor.rules.balance.patterns import (
@@ -258,7 +260,7 @@ def _of_further(
 ) -> Diagnosis:
     """A further objective: without the division by K that the main one has, or with its weight.
 
-    Or a cross entropy whose divisor counts ignored targets, too.
+    Or a loss whose divisor counts ignored targets, too, or those that the main one ignores.
     """
     if is_fair(facts, objective):
         return Diagnosis("fair", objective=objective)
@@ -271,7 +273,11 @@ def _of_further(
     if not normalised or is_in_one_micro_batch(main.objective, objective):
         return Diagnosis("coefficient", objective=objective)
     if counts_ignored(facts, objective):
-        return Diagnosis("term_padding", objective=objective)
+        constant = constant_over_positions(facts, objective) or 1.0
+        return Diagnosis("term_padding", objective=objective, constant=constant)
+    beside_padding = constant_beside_padding(facts, objective, past)
+    if beside_padding:
+        return Diagnosis("term_padding", objective=objective, constant=beside_padding)
     k = facts.micro_batches_of(objective)
     if is_undivided(facts, objective):
         return Diagnosis("term_missing", objective=objective, ratio=k)

@@ -18,6 +18,7 @@ from gradledger_monitor.model.readings import WeightedTerm
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.token_ledger import total
 from gradledger_monitor.rules.balance.beside import (
+    constant_beside,
     counts_ignored_of,
     cross_entropy_beside,
     shares_weight,
@@ -153,6 +154,31 @@ def by_ignored_beside(
         return Diagnosis("all_positions", SMOOTHED, objective)
     padded = lengths_differ or not is_drawn
     return Diagnosis("all_positions", DIVERGENCE, objective) if padded else None
+
+
+def constant_beside_padding(
+    facts: StepFacts, objective: Objective, past: Sequence[Closed]
+) -> float:
+    """What multiplies a loss that leaves out the padding, which divides it nevertheless; or 0.
+
+    It leaves out as many elements as the main cross entropy ignores targets, and is divided by all
+    of them in the last windows. Of batches of one size that is a constant divisor; a mask that is
+    drawn, or has a constant share, gives the loss its weight on average.
+    """
+    constant = constant_beside(facts, objective)
+    shares = list(_shares_now(objective))
+    if not constant or all(share.counted == share.size for share in shares):
+        return 0.0
+    near = Near(constant, 2 * facts.tolerance)
+    for closed in reversed(past):
+        alike = (b for b in closed.beside if b.objective == objective.name and near(b.constant))
+        each = next(alike, None)
+        if each is None:
+            break
+        micro_batches = closed.micro_batches * facts.run.world_size
+        shares.insert(0, _Share(each.counted, each.positions, micro_batches))
+    ragged = _is_ragged([share.size / share.micro_batches for share in shares])
+    return constant if ragged and not _may_be_drawn(shares) else 0.0
 
 
 def _outer_weight(term: WeightedTerm) -> float:

@@ -22,6 +22,7 @@ from gradledger_monitor.rules.balance.diagnosis import (
     weighted_by_design,
 )
 from gradledger_monitor.rules.balance.evidence import (
+    divides_by_all_positions,
     has_known_unit,
     is_divided_by_a_count,
     is_divided_by_two_ks,
@@ -73,6 +74,8 @@ PAIRS = (
     'may count once; if it does, declare contract="sequence"'
 )
 NOT_OBSERVED = "no backward of the first window was observed"
+COUNTS_IGNORED = "its divisor counts ignored positions"
+COUNTS_MASKED = "its divisor counts elements without a weight, which may be intended"
 ONE_MICRO_BATCH = "there is one micro-batch: its weight is compared with none"
 LIGHT = "its weights differ, but it has little of the gradient's weight"
 
@@ -186,6 +189,8 @@ class TokenWeightsUnequal(Rule):
     ) -> Outcome | None:
         """Why an objective is not evaluated; a divisor may equal a count in some window."""
         facts = window.facts
+        if any(d.objective is objective for d in window.diagnoses if d.pattern == "term_padding"):
+            return not_applicable(COUNTS_IGNORED)  # which makes its weights differ, too
         excuse = why_not_evaluated(objective, objectives, facts, self.warning)
         if excuse is not None and excuse.reason == OTHER_DIVISOR:
             self._own_divisors = sorted({*self._own_divisors, objective.name})
@@ -296,6 +301,8 @@ def why_not_evaluated(
         return not_measured(PARTS_OR_TASKS)
     has_unit = has_known_unit(objective)
     if len(reading.ledger.lines) == 1 and not has_unit and "mean" not in reductions(objective):
+        if objective is not objectives[0] and divides_by_all_positions(facts, objective):
+            return not_measured(COUNTS_MASKED)
         return not_applicable(ONE_MICRO_BATCH)  # equal weights of one are no evidence
     if reading.is_even(facts.tolerance):
         return None

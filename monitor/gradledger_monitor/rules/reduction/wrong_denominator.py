@@ -10,7 +10,6 @@ from gradledger_monitor.rules.balance.beside import cross_entropy_beside
 from gradledger_monitor.rules.balance.counts import followed_count
 from gradledger_monitor.rules.balance.evidence import (
     common_coefficient,
-    constant_over_positions,
     divides_by_samples,
     ignores_targets,
 )
@@ -61,7 +60,9 @@ class WrongDenominator(Rule):
     matches no other mistake; or the divisor is the token count of an earlier window; or it follows
     the count of the first or the last micro-batch, or of the window before, in six windows of at
     least three different counts; or the token weights match a division by all positions of a
-    micro-batch, including those whose targets are ignored; of one of several losses, too. Or a
+    micro-batch, including those whose targets are ignored; of one of several losses, too. Or a loss
+    beside a cross entropy leaves out as many elements as that ignores targets, and is divided by
+    all of them, in batches whose sizes and shares of ignored targets differ, as with padding. Or a
     label smoothing by hand adds up positions that the cross entropy on the same logits ignores, and
     the weights of the two add up to 1, or the number of positions differs between batches, and the
     share of ignored ones does by more than chance, as with padding.
@@ -103,7 +104,7 @@ class WrongDenominator(Rule):
         """B differs between windows with even weights, or the divisor is another count."""
         further = diagnosed(window, "term_padding")
         if further is not None and further.objective is not None:
-            return _of_further(window, further.objective)
+            return _of_further(window, further.objective, further.constant)
         smoothing = diagnosed(window, "smoothing")
         if smoothing is not None and smoothing.objective is not None:
             return _of_smoothing(window, smoothing.objective)
@@ -193,16 +194,17 @@ def _of_smoothing(window: Window, smoothing: Objective) -> Outcome:
     )
 
 
-def _of_further(window: Window, objective: Objective) -> Outcome:
+def _of_further(window: Window, objective: Objective, constant: float) -> Outcome:
     ledger, objectives = objective.ledger, window.facts.objectives
     name, main = objective_name(objective, objectives), objective_name(objectives[0], objectives)
     held = counted(round(ledger.tokens), element_name(objective))
-    constant = constant_over_positions(window.facts, objective) or 1.0
+    itself = ignores_targets(objective)
+    ignored = "ignored targets" if itself else f"those that the {main} ignores"
     return finding(
         "warning",
         f"The divisor of the {name} counts ignored positions",
         f"The {main} is normalised. The weights of the {held} of "
-        f"the {name} match a division by all positions, including ignored targets: they add up to "
+        f"the {name} match a division by all positions, including {ignored}: they add up to "
         f"{significant(ledger.balance)} instead of {significant(constant)}. So the share of the "
         f"{name} in the gradient changes with the number of ignored targets.",
         token_mean(window.facts, objective),
