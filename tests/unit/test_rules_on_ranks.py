@@ -718,6 +718,20 @@ def test_ranks_without_a_wrapper_may_lack_the_all_reduce_of_their_gradients(
     assert ("all_reduce" in found.fix) is (wrapper is None)
 
 
+@pytest.mark.parametrize("collectives", [0, 4])
+def test_an_all_reduce_that_runs_may_end_after_the_step(collectives: int) -> None:
+    steps = []
+    for number in (1, 2, 3):
+        fields: dict[str, Any] = {"wrapper": None, "collectives_after": collectives}
+        ranks = [rank("sync", number=number, sync="none", norm=n, **fields) for n in (1, 2)]
+        for each in ranks:
+            each.micro_batches[0].terms = [term(10, 1 / 20, "sum")]
+            each.micro_batches[0].collectives = 0
+        steps.append(facts(*ranks))
+    found = next(f for f in judged(steps).findings if f.rule == "reduction.world_size")
+    assert ("does not wait for it" in found.summary) is bool(collectives)
+
+
 def test_parameters_that_are_averaged_over_other_ranks_are_no_replicas() -> None:
     ranks = [rank("sync", norm=norm, parameters=norm) for norm in (1.0, 2.0)]
     assert finding_of(DRIFT, *ranks) is not None

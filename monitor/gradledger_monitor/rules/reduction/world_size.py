@@ -220,13 +220,15 @@ def _steps_alone(facts: StepFacts) -> bool:
 def _not_added_up(window: Window, excess: float) -> Outcome:
     """Or the ranks train apart on purpose, and the loss has one division too many."""
     ranks, times = window.facts.run.world_size, significant(1 / excess)
+    communicates = any(r.collectives_after for r in window.facts.records.values())
+    missing = "is missing, or the step does not wait for it" if communicates else "is missing"
     return finding(
         "warning",
         f"Each of {ranks} ranks steps on its own gradient, {times} times too small",
-        f"The balance of each rank is {significant(balance(window))}, and the ranks do not combine "
-        "their gradients. If the loss is divided by what all ranks count, the all-reduce that adds "
-        "up the gradients is missing; ranks that average their models instead divide by what each "
-        f"of them counts. If not, there is one division too many by {times}"
+        f"The balance of each rank is {significant(balance(window))}, and it does not step on "
+        "combined gradients. If the loss is divided by what all ranks count, the all-reduce that "
+        f"adds up the gradients {missing}; ranks that average their models instead divide by what "
+        f"each of them counts. If not, there is one division too many by {times}"
         f"{_alone_in_window(window)}. {constant_factor_effect(excess, window.facts)}.",
         FIX_BY_HAND_SUM,
         balance=round(balance(window), 6),
