@@ -90,6 +90,8 @@ class Term:
     weight_max: float | None = None
     weight_size: float | None = None
     class_weight: float | None = None  # sum of the class weights of the tokens, if any
+    # of a cross entropy with a label smoothing by hand: the positions that the smoothing counts
+    smoothed: int | None = None
     undivided: bool | None = None  # no division between the root of backward and this term
     # what each division in between divides by, that nearest to the root first; 0: it is not read
     divisors: list[float] = field(default_factory=list)

@@ -1079,6 +1079,27 @@ def test_a_smoothing_has_the_weight_that_its_cross_entropy_lacks(
     assert [d.pattern for d in diagnose(facts(record(batches)), [])][-1] == expected
 
 
+@pytest.mark.parametrize(
+    ("counted", "balance", "expected"),
+    [
+        ((20, 25), 1.0, "smoothing"),
+        ((30, 30), 1.0, "fair"),  # nothing is ignored
+        ((20, 25), 2.0, "missing"),  # that comes first
+    ],
+)
+def test_a_smoothing_inside_a_cross_entropy_must_not_count_what_this_ignores(
+    counted: Sequence[int], balance: float, expected: Pattern
+) -> None:
+    terms = [term(n, balance / 2 / n, size=30, smoothed=30, undivided=True) for n in counted]
+    assert first(facts(record(terms))).pattern == expected
+
+
+def test_a_smoothing_inside_a_cross_entropy_is_named_with_its_positions() -> None:
+    (found,) = judged([facts(record([term(20, 1 / 20, size=30, smoothed=30)]))]).findings
+    assert (found.rule, found.severity) == ("reduction.wrong_denominator", "warning")
+    assert "has 20 tokens" in found.summary and "of 30 positions: 33% of them" in found.summary
+
+
 def beside(kind: str, counted: Sequence[int], positions: Sequence[int], also: int) -> StepFacts:
     """A window of a cross entropy that ignores positions, and a loss of all classes beside it.
 

@@ -34,6 +34,7 @@ class OpenTerm:
     samples: int | None = None
     positions: int | None = None
     class_weight: Deferred | None = None
+    smoothed: int | None = None
     undivided: bool | None = None
     divisors: tuple[Constant, ...] = ()  # between the root and the term, from the root on
     factors: tuple[Constant, ...] = ()
@@ -65,6 +66,7 @@ class OpenTerm:
         term = Term(self.kind, self.reduction, size=self.size, rows=self.rows)
         term.samples, term.positions, term.undivided = self.samples, self.positions, self.undivided
         term.head, term.missing = self.head, dict(self.missing)
+        term.smoothed = self.smoothed
         self._resolve_constants(term)
         if self.tokens is not None:
             counted = self.tokens

@@ -34,7 +34,7 @@ _WRONG: dict[Pattern | None, str] = {
     "missing": "not divided by K = {k}",
     "term_missing": "not divided by K = {k}",
     "term_padding": "divided by all positions, ignored ones included",
-    "smoothing": "counts positions that the cross entropy ignores",
+    "smoothing": "the smoothing counts positions that the cross entropy ignores",
     "term_world": "added once by every rank",
     "double": "divided by K = {k} once too often",
     "term_double": "divided by K = {k} twice, or once by a count of the loss",

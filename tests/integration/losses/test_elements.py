@@ -134,6 +134,54 @@ def test_a_smoothing_over_a_view_that_a_cross_entropy_uses_has_weights_of_its_ow
     assert abs(float(spread.weight or 0)) == pytest.approx(0.1 / 12)
 
 
+@pytest.mark.parametrize(
+    ("smoothing", "positions"),
+    [
+        (lambda log_p, mask: 0.1 * (-log_p.mean(-1)).mean(), 12),
+        (lambda log_p, mask: -0.1 * log_p.mean(), 12),
+        (lambda log_p, mask: 0.1 * (-log_p.sum(-1).mean() / CLASSES), 12),
+        (lambda log_p, mask: 0.1 / CLASSES * -log_p.sum(-1).mean(), 12),
+        # it leaves out what is ignored
+        (lambda log_p, mask: 0.1 * (-log_p.mean(-1))[mask].mean(), None),
+        (lambda log_p, mask: 0.1 * (-log_p.mean(-1) * mask).mean(), None),
+        (lambda log_p, mask: 0.1 * (-log_p[mask].mean(-1)).mean(), None),
+        (lambda log_p, mask: 0.1 * (-log_p.mean(-1)).masked_fill(~mask, 0).mean(), None),
+        # no label smoothing: its weight is another one
+        (lambda log_p, mask: 0.2 * (-log_p.mean(-1)).mean(), None),
+        (lambda log_p, mask: 0.1 * log_p.mean(), None),
+    ],
+)
+def test_a_smoothing_inside_a_cross_entropy_states_the_positions_that_it_counts(
+    smoothing: Callable[[Tensor, Tensor], Tensor], positions: int | None
+) -> None:
+    def smoothed(logits: Tensor, rows: Rows) -> Tensor:
+        log_p, mask = logits.log_softmax(-1), torch.arange(12) > 2
+        labels = rows.labels.masked_fill(~mask, -100)
+        return 0.9 * F.nll_loss(log_p, labels) + smoothing(log_p, mask)
+
+    term = terms_on(Rows.of(12), smoothed)[0]
+    assert term.kind == "NllLossBackward0" and term.smoothed == positions
+
+
+def test_a_smoothing_of_images_counts_their_pixels() -> None:
+    def smoothed(logits: Tensor, rows: Rows) -> Tensor:
+        log_p = logits.reshape(2, 6, CLASSES).transpose(1, 2).log_softmax(1)
+        labels = rows.labels.reshape(2, 6)
+        return 0.9 * F.nll_loss(log_p, labels) + 0.1 * (-log_p.sum(1) / CLASSES).mean()
+
+    (term,) = terms_on(Rows.of(12), smoothed)
+    assert term.smoothed == term.size == 12
+
+
+def test_a_label_smoothing_of_pytorch_states_no_positions() -> None:
+    def smoothed(logits: Tensor, rows: Rows) -> Tensor:
+        labels = rows.labels.masked_fill(torch.arange(12) < 3, -100)
+        return F.cross_entropy(logits, labels, label_smoothing=0.1)
+
+    (term,) = terms_on(Rows.of(12), smoothed)
+    assert term.tokens == 9 and term.smoothed is None
+
+
 def test_the_weights_of_outputs_that_a_loss_node_uses_too_are_their_own() -> None:
     """A penalty on some outputs, beside their squared error."""
 

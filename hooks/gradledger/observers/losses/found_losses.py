@@ -41,12 +41,12 @@ class GraphPath(NamedTuple):
         if self.function is not None:
             return self
         if name.startswith("DivBackward"):
-            divisor = _constant(node) if _divides(node) else 0.0
+            divisor = constant_of(node) if _divides(node) else 0.0
             if divisor == 1.0:
                 return self._replace(by_one=True)
             return self.divided_by(divisor or 0.0)
         if name.startswith("MulBackward"):
-            factor = _constant(node)
+            factor = constant_of(node)
             if factor is not None:
                 return self._replace(factors=(*self.factors, factor))
         return self
@@ -136,6 +136,7 @@ class LossNode:
     alike: list[Any] = field(default_factory=list)
     hidden: bool = False  # a function that reduces by itself, and hides its graph
     compiled: CompiledLoss | None = None  # of a compiled graph with the loss inside
+    smoothed_size: int | None = None  # of a smoothing by hand: the positions that it counts
 
 
 def shape_of(node: Any, output: int = 0) -> tuple[int, ...]:
@@ -194,7 +195,7 @@ def _divides(node: Any) -> bool:
     return node.next_functions[0][0] is not None
 
 
-def _constant(node: Any) -> Constant | None:
+def constant_of(node: Any) -> Constant | None:
     """The constant of a product or quotient; None if there is none."""
     other = _other(node)
     if not _is_constant(other):

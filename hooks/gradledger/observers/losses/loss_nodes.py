@@ -66,6 +66,7 @@ def open_term(loss: LossNode) -> OpenTerm:
         term = _elementwise_term(node, loss.name)
     else:
         term = OpenTerm(loss.name, "none", target=_saved_target(node), positions=_labels(node))
+    term.smoothed = loss.smoothed_size
     if loss.reduction is not None:
         term.elements = math.prod(_reduced_shape(loss))
         term.element_reduction = _reduction_of(loss)

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from typing import Any
 
-from gradledger.observers.losses.found_losses import GraphPath, LossNode, shape_of, signed
+from gradledger.observers.losses.found_losses import (
+    UNKNOWN,
+    GraphPath,
+    LossNode,
+    constant_of,
+    shape_of,
+    signed,
+)
 from gradledger.observers.losses.node_names import (
     ADDITIONS,
     DIVERGENCE,
@@ -31,6 +39,7 @@ _SIMILARITIES = (
     RESHAPES | SELECTIONS | PRODUCTS | ADDITIONS | SOFTMAXES | {"MmBackward0", "BmmBackward0"}
 )
 _MOST_SIMILARITIES = 48  # nodes
+_ROUNDING = 1e-6  # of the weights of a label smoothing, which add up to 1
 _HEAD_DEPTH = 24  # nodes between a cross entropy and the projection that computes its logits
 
 
@@ -65,7 +74,8 @@ def loss_at(node: Any, name: str, path: GraphPath) -> LossNode | None:
     if name == "AddBackward0":
         smoothed = _label_smoothing(node)
         if smoothed is not None:
-            return LossNode(node, smoothed.name(), path, smoothed)
+            size = _smoothed_positions(node, smoothed)
+            return LossNode(node, smoothed.name(), path, smoothed, smoothed_size=size)
     if name == "SubBackward0":
         pick = _pick_minus_logsumexp(node)
         if pick is not None:
@@ -176,6 +186,46 @@ def _label_smoothing(node: Any) -> Any:
         if base is not None and _log_softmax(smooth) is base:
             return nll
     return None
+
+
+def _smoothed_positions(node: Any, nll: Any) -> int | None:
+    """How many positions the smoothing in ``node`` is a mean over, if none is left out; else None.
+
+    So it is by hand: that of PyTorch leaves out what is ignored. And the weights of both halves add
+    up to 1, as of a label smoothing.
+    """
+    halves = [below for below, _ in node.next_functions]
+    if halves[0].name() == "MulBackward1":  # by a number of PyTorch
+        return None
+    if halves[0].next_functions[0][0] is not nll:
+        halves.reverse()
+    weight, share, reductions = constant_of(halves[0]), 1.0, []
+    below, base = halves[1], _log_softmax(nll)
+    while below is not base:
+        name, inputs = below.name(), [n for n, _ in below.next_functions if n is not None]
+        if name.startswith("MeanBackward") or name == "SumBackward1":
+            reductions.append(name)
+            if name == "SumBackward1":
+                sizes = below._saved_self_sym_sizes
+                share *= math.prod(int(sizes[dim]) for dim in signed(below._saved_dim))
+        elif name == "NegBackward0":
+            share = -share
+        elif name.startswith(("MulBackward", "DivBackward")):
+            constant = constant_of(below)
+            if not isinstance(constant, float) or not constant:
+                return None
+            share = share * constant if name.startswith("Mul") else share / constant
+        elif name not in RESHAPES:
+            return None
+        if len(inputs) != 1:
+            return None
+        below = inputs[0]
+    shape, dim = shape_of(base), signed([base._saved_dim])[0]
+    if reductions[:1] != ["MeanBackward0"] or not isinstance(weight, float):
+        return None
+    if not shape or shape == UNKNOWN or abs(weight - share - 1) > _ROUNDING:
+        return None
+    return math.prod(shape) // (shape[dim] or 1)
 
 
 def _log_softmax(node: Any) -> Any:

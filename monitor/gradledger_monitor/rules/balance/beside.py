@@ -95,6 +95,13 @@ def _counts_all(objective: Objective, main: Objective) -> bool:
     return _counted(objective) == _positions(main)
 
 
+def smooths_ignored(objective: Objective) -> bool:
+    """Whether a smoothing by hand inside a cross entropy counts positions that this ignores."""
+    terms = [term.loss_term for term in objective.terms]
+    counts_all = all(term.smoothed is not None and term.smoothed == term.size for term in terms)
+    return counts_all and any(term.tokens != term.size for term in terms)
+
+
 def shares_weight(facts: StepFacts, main: Objective, smoothing: Objective) -> bool:
     """Whether the smoothing has the weight that the cross entropy lacks: 0.9 and 0.1.
 

@@ -31,6 +31,7 @@ from collections.abc import Sequence
 
 from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.model.step_facts import StepFacts
+from gradledger_monitor.rules.balance.beside import smooths_ignored
 from gradledger_monitor.rules.balance.evidence import (
     coefficient_explains,
     constant_over_positions,
@@ -217,7 +218,12 @@ def _of_main(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> 
 def _beside(
     facts: StepFacts, objective: Objective, past: Sequence[Closed], diagnosis: Diagnosis
 ) -> Diagnosis:
-    """The diagnosis, unless the objective counts what the cross entropy on its logits ignores."""
+    """The diagnosis, unless the objective counts what the cross entropy on its logits ignores.
+
+    Or a smoothing does that is a part of the cross entropy.
+    """
+    if diagnosis.pattern in NORMALISED and smooths_ignored(objective):
+        return Diagnosis("smoothing", objective=objective)
     ignored = by_ignored_beside(facts, objective, past)
     if ignored is None:
         return diagnosis

@@ -6,6 +6,7 @@ import math
 
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.objectives import Objective
+from gradledger_monitor.model.token_ledger import total
 from gradledger_monitor.rules.balance.beside import cross_entropy_beside
 from gradledger_monitor.rules.balance.counts import followed_count
 from gradledger_monitor.rules.balance.evidence import (
@@ -176,8 +177,11 @@ def _of_smoothing(window: Window, smoothing: Objective) -> Outcome:
     """A smoothing by hand, which adds up positions that its cross entropy ignores."""
     facts = window.facts
     main = cross_entropy_beside(facts, smoothing)
-    assert main is not None  # it is what the pattern was diagnosed from
-    counted_ones, all_of_them = main.ledger.tokens, smoothing.ledger.tokens
+    all_of_them = smoothing.ledger.tokens
+    if main is None:  # the smoothing is a part of it
+        main = smoothing
+        all_of_them = total(float(term.loss_term.smoothed or 0) for term in main.terms)
+    counted_ones = main.ledger.tokens
     name = objective_name(main, facts.objectives)
     ignored = 1 - counted_ones / all_of_them
     return finding(
