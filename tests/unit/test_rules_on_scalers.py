@@ -297,6 +297,25 @@ def test_a_scaler_that_divides_unscaled_gradients_is_reported(
     assert (finding_of("unscaled_backward", window) is not None) is is_reported
 
 
+@pytest.mark.parametrize(
+    ("gradient", "is_reported"),
+    [
+        (0.001, True),
+        (0.001 * SCALE, False),  # with a weight of 0.001, scaled by hand
+    ],
+)
+def test_another_loss_is_unscaled_if_it_weighs_no_more_than_one(
+    gradient: float, is_reported: bool
+) -> None:
+    window = scaled(1, STEP)
+    other = window.micro_batches[1]
+    other.scale, other.terms[0].kind = None, "MseLossBackward0"
+    other.terms[0].weight = gradient / (other.terms[0].tokens or 1)
+    assert (finding_of("unscaled_backward", window) is not None) is is_reported
+    other.terms[0].penalty = True
+    assert finding_of("unscaled_backward", window) is None
+
+
 def of_unscaled(weight: float, unused: bool = True, **more: Any) -> StepRecord:
     window = scaled(1, STEP, scaler=Scaler(1, SCALE, unused=unused), **more)
     for micro_batch in window.micro_batches:

@@ -62,7 +62,8 @@ class UnscaledBackward(Rule):
     **When it is silent**
 
     Every micro-batch is scaled, by ``GradScaler.scale`` or by the loop itself
-    (``loss * scaler.get_scale()``); an unscaled one has no loss, or starts from cached gradients.
+    (``loss * scaler.get_scale()``), or may be, of another loss with a small weight; an unscaled one
+    has no loss, or starts from cached gradients.
 
     **Incidents**
 
@@ -132,13 +133,24 @@ class UnscaledBackward(Rule):
 
 
 def _is_scaled_by_the_loop(micro_batch: MicroBatch, scaled: list[MicroBatch], scale: float) -> bool:
-    """Whether its gradients are as large as those of the scaled ones, rather than 1/scale."""
+    """Whether its gradients are as large as those of the scaled ones, rather than 1/scale.
+
+    Another loss may have a small weight, times the scale: no weight is above 1, as a rule.
+    """
+    alike = [m for m in scaled if _losses(m) == _losses(micro_batch)]
+    if not alike:
+        size = _gradient_of_losses(micro_batch)
+        return size is None or size > 1 + WEIGHT_HALF
     for size_of in (_gradient_of_losses, _gradient_norm):
-        size, others = size_of(micro_batch), [size_of(m) for m in scaled]
+        size, others = size_of(micro_batch), [size_of(m) for m in alike]
         largest = max((other for other in others if other), default=None)
         if size and largest:
             return size * size * scale >= largest * largest
     return False
+
+
+def _losses(micro_batch: MicroBatch) -> set[tuple[str, int | None]]:
+    return {(term.kind, term.head) for term in micro_batch.terms}
 
 
 def _gradient_of_losses(micro_batch: MicroBatch) -> float | None:
