@@ -12,12 +12,11 @@ from gradledger_monitor.model.ranks import manual_all_reduce
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.ddp.common import (
     SEVERAL_RANKS,
-    ModelAverages,
     norms_differ,
     synced,
 )
+from gradledger_monitor.rules.ddp.model_averages import LOCAL_SGD, ModelAverages
 from gradledger_monitor.rules.ddp.replicas import SAME, differ_by
-from gradledger_monitor.rules.ddp.trained_apart import LOCAL_SGD
 from gradledger_monitor.rules.definition import DEFAULTS
 from gradledger_monitor.rules.rule import (
     OK,
@@ -81,9 +80,9 @@ class NeverSynced(Rule):
     Collectives between backward and step may synchronise the gradients; no wrapper holds the
     parameters of the optimizer; the gradients have the same norm on all ranks, although no
     collective ran, and their parameters do not differ (not measured). Once the ranks average their
-    models (local SGD, DiLoCo), an earlier finding is withdrawn; so it is, and not measured, once
-    they exchange parts of their models (gossip), or their models have become equal twice, but
-    neither their average nor a copy of one.
+    models (local SGD, DiLoCo), an earlier finding is withdrawn. It is withdrawn as not measured
+    once they exchange parts of their models (gossip), or once all models have become equal twice
+    without being their average or a copy of one of them.
 
     **Incidents**
 

@@ -15,16 +15,19 @@ from gradledger_monitor.model.ranks.manual_all_reduce import (
 )
 from gradledger_monitor.model.ranks.topology import NORMALISED
 from gradledger_monitor.model.step_facts import StepFacts
-from gradledger_monitor.rules.ddp.common import SEVERAL_RANKS, ModelAverages, may_be_divided
+from gradledger_monitor.rules.ddp.common import SEVERAL_RANKS, may_be_divided
 from gradledger_monitor.rules.ddp.groups_apart import GroupsApart, shown
+from gradledger_monitor.rules.ddp.model_averages import (
+    AVERAGED,
+    EQUALISED,
+    LOCAL_SGD,
+    ModelAverages,
+)
 from gradledger_monitor.rules.ddp.replicas import SAME, Replicas, differ_by, listed
 from gradledger_monitor.rules.ddp.trained_apart import (
     ALONE,
     ALONE_AND_COMMUNICATES,
-    AVERAGED,
     CHANGED,
-    EQUALISED,
-    LOCAL_SGD,
     NO_LONGER,
     OF_ALL_TOKENS,
 )
@@ -200,10 +203,8 @@ class ReplicaDrift(Rule):
             return self._of_averages("not_applicable", LOCAL_SGD)
         comparable = record.sync != "unknown" and not self._replicas.equal_again
         drifted = comparable and bool(self._replicas.drifted)
-        if record.collectives_after and not drifted:
-            return (
-                self._groups.unknown() or OK
-            )  # what they do to gradients and parameters was not seen
+        if record.collectives_after and not drifted:  # what these do was not observed
+            return self._groups.unknown() or OK
         norms_differ = averaged and differ_by(norms, facts.tolerance)
         apart = drifted or differ_by(_values(facts, "parameters"), SAME)
         if outside and len(norms) == len(facts.records) and not (norms_differ or apart):
@@ -276,9 +277,7 @@ class ReplicaDrift(Rule):
             return self._outside_ddp()
         if combined is None:
             self._in_groups = 0
-            if self._averages.equal:
-                return self._of_averages("ok", AVERAGED)
-            return self._alone(facts)
+            return self._of_averages("ok", AVERAGED) if self._averages.equal else self._alone(facts)
         self._combined |= combined.is_known
         self._in_groups = self._in_groups + 1 if combined.groups else 0
         if facts.step == 1 and combined.is_known:
@@ -440,7 +439,7 @@ def _left_out(replicas: Replicas, all_drift: bool) -> tuple[str, str, str]:
     if all_drift or len(parameters) == replicas.total:
         causes = (
             "An all-reduce that leaves out some gradients does this before they are clipped by "
-            "norm; so does a step that an asynchronous all-reduce has not ended before"
+            "norm; so does a step that does not wait for an asynchronous all-reduce"
         )
         return start, f"{differ}, and were equal at first. {causes}.", FIX_BY_HAND
     shapes = "; ".join(listed(parameters)[:4]) + ("; ..." if len(parameters) > 4 else "")

@@ -2,18 +2,6 @@
 
 from __future__ import annotations
 
-LOCAL_SGD = "local SGD: the ranks average their parameters from time to time"
-AVERAGED = "the ranks average their parameters from time to time"
-EQUALISED = "the ranks make their parameters equal from time to time"
-MAYBE_OUTER_STEPS = (
-    "the ranks step on their own gradients, and several times all of their models became one that "
-    "is neither exactly their average nor that of one rank: whether an outer step or an average in "
-    "half precision did this, or a checkpoint that all of them load, is not known"
-)
-MIXED = (
-    "the ranks step on their own gradients, and exchange parts of their models: whether these mix "
-    "over all ranks, as in gossip averaging, is not known"
-)
 ALONE = (
     "the ranks combine no gradients, and parameters that were equal on all of them differ now: "
     "whether each rank is meant to train its own model is not known"

@@ -10,7 +10,7 @@ from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.tolerances import WEIGHT
 from gradledger_monitor.rules.rule import Precondition, Window, not_applicable, not_measured
 
-LEAST_STATIC = 16.0  # loss scales are 128 and more; a smaller constant may be a weight
+LEAST_SCALE = 16.0  # loss scales are 128 and more; a smaller constant may be a weight
 
 
 def _no_scaler(window: Window) -> Outcome | None:
@@ -23,7 +23,14 @@ def _no_scaler(window: Window) -> Outcome | None:
     return None
 
 
+def _nothing_scales_or_steps(window: Window) -> Outcome | None:
+    """The same, where no GradScaler steps the optimizer either."""
+    outcome, steps = _no_scaler(window), window.facts.record.scaler is not None
+    return None if steps and outcome and outcome.status == "not_applicable" else outcome
+
+
 SCALER_IN_USE = Precondition("a GradScaler is in use", _no_scaler)
+SCALER_STEPS_OR_SCALES = Precondition("a GradScaler scales, or steps", _nothing_scales_or_steps)
 
 
 def static_scale(facts: StepFacts) -> float | None:
@@ -37,7 +44,7 @@ def static_scale(facts: StepFacts) -> float | None:
     losses = [t.loss_term for t in facts.terms]
     factors = {number(t.outer_coefficient) or number(t.coefficient) for t in losses}
     factor = factors.pop() if len(factors) == 1 else None
-    if factor is None or factor < LEAST_STATIC or factor in _counts(facts):
+    if factor is None or factor < LEAST_SCALE or factor in _counts(facts):
         return None
     rest = facts.shared_factors[facts.lowest_rank] * factor
     return factor if abs(rest - 1) <= WEIGHT else None

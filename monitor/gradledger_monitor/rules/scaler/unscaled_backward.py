@@ -9,33 +9,11 @@ from gradledger_monitor.model.tolerances import WEIGHT_HALF
 from gradledger_monitor.rules.balance.evidence import may_pass_on_gradients
 from gradledger_monitor.rules.gradient_scale_effects import constant_factor_effect
 from gradledger_monitor.rules.number_text import significant
-from gradledger_monitor.rules.rule import (
-    OK,
-    Precondition,
-    Rule,
-    Window,
-    finding,
-    not_applicable,
-    not_measured,
-)
+from gradledger_monitor.rules.rule import OK, Rule, Window, finding
+from gradledger_monitor.rules.scaler.common import LEAST_SCALE, SCALER_STEPS_OR_SCALES
 
 FIX = """\
 scaler.scale(loss).backward()      # for every loss of the window"""
-
-LEAST_SCALE = 16.0  # a smaller one may be in the loss, too, as a weight
-
-
-def _no_scaler(window: Window) -> Outcome | None:
-    """Nothing is scaled, and no GradScaler steps the optimizer."""
-    record = window.facts.record
-    if "scale" in record.missing:
-        return not_measured(record.missing["scale"])
-    if window.facts.scale is None and record.scaler is None:
-        return not_applicable("no GradScaler")
-    return None
-
-
-SCALER_STEPS_OR_SCALES = Precondition("a GradScaler scales, or steps", _no_scaler)
 
 
 class UnscaledBackward(Rule):
@@ -62,8 +40,9 @@ class UnscaledBackward(Rule):
     **When it is silent**
 
     Every micro-batch is scaled, by ``GradScaler.scale`` or by the loop itself
-    (``loss * scaler.get_scale()``), or may be, of another loss with a small weight; an unscaled one
-    has no loss, or starts from cached gradients.
+    (``loss * scaler.get_scale()``). A micro-batch without ``GradScaler.scale`` has no loss, starts
+    from cached gradients, or has another loss than the scaled ones and a gradient above 1, which
+    the loop may have scaled.
 
     **Incidents**
 
