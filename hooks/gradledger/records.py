@@ -176,7 +176,7 @@ class Scaler:
     scale: float | None = None
     tracker: int | None = None  # steps since the scale last changed
     loaded: bool = False  # its state was loaded from a checkpoint
-    unused: bool = False  # no backward starts from a loss that was scaled since the last update
+    unused: bool = False  # no backward started from some loss scaled since the last update
 
 
 @dataclass(eq=False, repr=False)

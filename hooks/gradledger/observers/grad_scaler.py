@@ -27,12 +27,10 @@ if TYPE_CHECKING:
 
 COMPILED = "the GradScaler runs inside a compiled function, where it cannot be seen"
 
-
 MOST_PRODUCTS = 64  # scaled losses that a thread remembers: those of the windows that are open
 MOST_NODES = 200  # between the root of backward and its scaled losses
 # What a loop does with scaled losses before it calls backward; each passes the scale on.
 PASSES_ON = ADDITIONS | SCALINGS | {"MeanBackward0"}
-
 
 NodeKey = tuple[int, str]  # the number of a node in its thread, and its name
 
@@ -145,8 +143,7 @@ class GradScalerCalls(Observer):
         def update(scaler: Any, /, *args: Any, **kwargs: Any) -> Any:
             result = original(scaler, *args, **kwargs)
             if scaler.is_enabled():
-                self.run_guarded(self._add_event, "update", scaler)
-                self._thread.unused.clear()
+                self.run_guarded(self._note_update, scaler)
             return result
 
         return update
@@ -158,6 +155,10 @@ class GradScalerCalls(Observer):
             return result
 
         return load_state_dict
+
+    def _note_update(self, scaler: Any) -> None:
+        self._add_event("update", scaler)
+        self._thread.unused.clear()
 
     def _ordinal_of(self, scaler: Any) -> int:
         """1, 2, ... in the order of first use; a second scaler is an event."""
@@ -206,7 +207,8 @@ class GradScalerCalls(Observer):
 
 
 def _key(node: Any) -> NodeKey:
-    return sequence_number(node) or -1, node.name()
+    number = sequence_number(node)
+    return -1 if number is None else number, node.name()
 
 
 def _products_below(root: Any, products: dict[NodeKey, _Product]) -> list[NodeKey]:
