@@ -1,7 +1,7 @@
 """Temporary files of tests in memory, where there is enough.
 
-A test's databases and folders exist for a second. On a disk, a copy of an empty Postgres database
-takes 0.28 s of the kernel's time, because it is some 300 files; in memory, 0.01 s.
+A test's databases and folders exist for a second, and a file system on a disk takes long to create
+them: a copy of an empty Postgres database alone is hundreds of files.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
-NEEDED = 8 * 2**30  # bytes; a run of all tests uses 0.2 GB of them
+NEEDED = 8 * 2**30  # bytes that must be free: the tests themselves need memory, too
 
 
 def use(mounted: Path = Path("/dev/shm")) -> None:

@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy, mse_loss
 from gradledger.capture.layers import parameter_names
 from gradledger.capture.layers.parameter_names import KEEPS_REFERENCED
 from gradledger.capture.layers.weight_decay import weight_decay_of
-from gradledger.records import StepRecord, Unheld
+from gradledger.records import MicroBatch, StepRecord, Unheld
 from gradledger.torch_version import at_least
 from helpers.device import arrive_late
 from helpers.training import recording
@@ -287,6 +287,19 @@ def halved_in_place(scale: Scale, loss: torch.Tensor) -> torch.Tensor:
     return scaled
 
 
+def of_one_step(root: Callable[..., Any]) -> MicroBatch:
+    """The micro-batch of a step, whose backward starts from what ``root`` makes of a loss."""
+    model, scaler = nn.Linear(4, 2), torch.amp.GradScaler("cpu", init_scale=8.0)
+    with recording() as kept:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        root(
+            scaler.scale, cross_entropy(model(torch.randn(5, 4)), torch.zeros(5).long())
+        ).backward()
+        scaler.step(optimizer)
+    (micro_batch,) = kept.steps[0].resolve().micro_batches
+    return micro_batch
+
+
 @pytest.mark.parametrize(
     "root",
     [
@@ -299,14 +312,7 @@ def halved_in_place(scale: Scale, loss: torch.Tensor) -> torch.Tensor:
     ],
 )
 def test_what_the_loop_computes_from_scaled_losses_is_scaled(root: Callable[..., Any]) -> None:
-    model, scaler = nn.Linear(4, 2), torch.amp.GradScaler("cpu", init_scale=8.0)
-    with recording() as kept:
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-        root(
-            scaler.scale, cross_entropy(model(torch.randn(5, 4)), torch.zeros(5).long())
-        ).backward()
-        scaler.step(optimizer)
-    (micro_batch,) = kept.steps[0].resolve().micro_batches
+    micro_batch = of_one_step(root)
     (each,) = micro_batch.terms
     assert micro_batch.scale == 8.0
     assert each.weight == pytest.approx(8 / 2 / 5)
@@ -324,14 +330,7 @@ def test_what_the_loop_computes_from_scaled_losses_is_scaled(root: Callable[...,
     ],
 )
 def test_what_else_is_computed_from_them_is_not(root: Callable[..., Any]) -> None:
-    model, scaler = nn.Linear(4, 2), torch.amp.GradScaler("cpu", init_scale=8.0)
-    with recording() as kept:
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-        root(
-            scaler.scale, cross_entropy(model(torch.randn(5, 4)), torch.zeros(5).long())
-        ).backward()
-        scaler.step(optimizer)
-    assert kept.steps[0].resolve().micro_batches[0].scale is None
+    assert of_one_step(root).scale is None
 
 
 def test_backwards_of_several_losses_have_the_task_of_the_first() -> None:
