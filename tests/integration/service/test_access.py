@@ -141,7 +141,8 @@ def test_a_route_that_requires_more_than_its_path_is_refused(tmp_path: Path) -> 
     async def get(path: str) -> httpx2.Response:
         transport = httpx2.ASGITransport(app)
         async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
-            return await client.get(path)
+            response: httpx2.Response = await client.get(path)
+            return response
 
     answer = anyio.run(get, "/static/secrets")
     assert answer.status_code == 403 and "scope read" in answer.json()["detail"]

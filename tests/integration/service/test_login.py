@@ -208,7 +208,8 @@ def test_a_stream_of_events_ends_with_its_session(
             transport=transport, base_url="http://127.0.0.1", cookies=cookies
         ) as client:
             with anyio.fail_after(HANGS):
-                return await client.get("/api/v1/runs/r1/events")
+                response: httpx2.Response = await client.get("/api/v1/runs/r1/events")
+                return response
 
     monkeypatch.setattr(live, "VALID_SECONDS", 0.0)
     monkeypatch.setattr(live, "current_events", log_out_during_the_stream)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Self
+from typing import Annotated
 
 from fastapi import APIRouter
 from pydantic import BaseModel, Field, model_validator
+from typing_extensions import Self
 
 from gradledger_monitor.api.app_state import JsonResponse, StoreDep
 from gradledger_monitor.api.routes.acknowledgements import RuleId, Text, token_name
