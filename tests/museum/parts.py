@@ -169,8 +169,8 @@ def all_ranks() -> Iterator[int]:
         yield dist.get_rank()
         dist.barrier()
     finally:
+        time.sleep(0.3)  # gloo's thread drops its last work, and needs the GIL for that
         dist.destroy_process_group()
-        time.sleep(0.3)  # let gloo's thread drop its last work: it wants the GIL for that
 
 
 two_ranks = all_ranks  # for a launch of two

@@ -19,6 +19,7 @@ from gradledger.capture.code import call_sites
 from gradledger.capture.code.script_sources import without_secrets
 from gradledger.session import Session
 from gradledger.settings import Settings
+from gradledger.torch_version import at_least
 from gradledger_monitor.ingest.schema import CodeLocation
 from helpers.training import Recording, recording
 
@@ -317,13 +318,15 @@ def step(x, y):
 
 compiled = torch.compile(step, backend="eager")
 for x, y in batches:
-    compiled(x, y)
+    compiled(x, y)  # at: call
 """
     found = lines(run(loop))
-    assert {role: found[role] for role in found if role != "loss"} == {
-        role: line for role, line in expected(loop).items() if role != "loss"
-    }
     torch._dynamo.reset()
+    right = expected(loop)
+    if sys.version_info >= (3, 11) and not at_least((2, 7)):  # Dynamo loses the lines of ``step``
+        right = dict.fromkeys(right, right["call"])
+    for role in ("backward", "step", "zero_grad"):
+        assert found[role] == right[role]
 
 
 def test_a_cell_of_a_notebook_has_its_number(monkeypatch: pytest.MonkeyPatch) -> None:

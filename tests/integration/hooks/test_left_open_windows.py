@@ -157,6 +157,7 @@ SCHEDULES: dict[str, Callable[[int], Callable[[torch.optim.Optimizer], Any]]] = 
 }
 
 
+@pytest.mark.filterwarnings("ignore:The epoch parameter")  # by the SequentialLR of PyTorch 2.8
 @pytest.mark.parametrize("plan", SCHEDULES.values(), ids=SCHEDULES)
 def test_a_schedule_that_is_planned_in_micro_batches_is_reported(
     plan: Callable[[int], Callable[[torch.optim.Optimizer], Any]],

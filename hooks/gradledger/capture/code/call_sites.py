@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 from gradledger import guard
 from gradledger.records import CodeRole
+from gradledger.torch_version import at_least
 
 FIRST_WINDOWS = 4  # of each optimizer, in which calls are located
 MOST_CALLS = 512  # of each optimizer: a loop that never steps stays in its first window
@@ -156,7 +157,7 @@ def nearest_call_site(frame: FrameType | None) -> CallSite | None:
         package = None if frame is None else _package_of(frame)
         if frame is None or package is None or (sites and package != _SCRIPT):
             break
-        if package == _SCRIPT:
+        if package == _SCRIPT and not _is_without_lines(frame.f_code):
             shown = "" if via in ("torch", "gradledger") else via
             sites.append(CallSite(frame.f_code, frame.f_lineno or 0, frame.f_lasti, shown))
             if len(sites) > MOST_CALLERS:
@@ -167,6 +168,14 @@ def nearest_call_site(frame: FrameType | None) -> CallSite | None:
     for outer in reversed(sites):
         site = outer._replace(caller=site)
     return site
+
+
+def _is_without_lines(code: CodeType) -> bool:
+    """Whether Dynamo of PyTorch 2.6 wrote this code, whose instructions have the first line."""
+    if at_least((2, 7)):
+        return False
+    convert_frame = sys.modules.get("torch._dynamo.convert_frame")
+    return code in getattr(convert_frame, "output_codes", ())
 
 
 def _of_backward(frame: FrameType | None) -> FrameType | None:
