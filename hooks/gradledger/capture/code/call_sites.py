@@ -171,8 +171,8 @@ def nearest_call_site(frame: FrameType | None) -> CallSite | None:
 
 
 def _is_without_lines(code: CodeType) -> bool:
-    """Whether Dynamo of PyTorch 2.6 wrote this code, whose instructions have the first line."""
-    if at_least((2, 7)):
+    """Whether Dynamo of PyTorch 2.6 wrote this code, for a Python where it loses the lines."""
+    if at_least((2, 7)) or sys.version_info < (3, 11):
         return False
     convert_frame = sys.modules.get("torch._dynamo.convert_frame")
     return code in getattr(convert_frame, "output_codes", ())
