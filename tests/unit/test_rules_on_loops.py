@@ -471,14 +471,17 @@ def test_ten_steps_at_more_than_ten_times_the_largest_early_norm_are_reported() 
     assert far_above(20, 21.0, *[1.0] * 99, 2.0) is not None
 
 
-def guarded(steps: int, every: int, value: float = math.nan) -> Finding | None:
-    """A loss is not finite in the window before each ``every``-th step, and a guard drops it."""
+def guarded(
+    steps: int, every: int, value: float = math.nan, *, moved: bool = False
+) -> Finding | None:
+    """A loss has this value in the window before each ``every``-th step, and a guard drops it."""
     windows = []
     for number in range(1, steps + 1):
         dropped = number % every == 0
         sent = record([term(10, 0.1)] * (1 + dropped), number)
         if dropped:
             sent.micro_batches[0].loss, sent.micro_batches[1].fresh = value, True
+            sent.micro_batches[0].parameters_changed = moved
         windows.append(facts(sent))
     return finding_of("loop.dropped_windows", *windows)
 
@@ -492,7 +495,15 @@ def test_a_guard_that_drops_many_windows_is_reported_with_their_number() -> None
     )
     assert guarded(60, 5) is None
     assert guarded(18, 2) is None
-    assert guarded(60, 2, value=3.0) is None
+
+
+def test_windows_that_are_dropped_without_a_reason_are_information() -> None:
+    finding = guarded(60, 2, value=3.0)
+    assert finding is not None and finding.severity == "info"
+    assert finding.summary.startswith("The gradients of 30 of the last 90 windows were zeroed")
+    assert guarded(60, 6, value=3.0) is None
+    assert guarded(60, 1, value=3.0) is None  # before each step: no guard
+    assert guarded(60, 2, value=3.0, moved=True) is None  # the loop updates by itself in between
 
 
 def left_open(number: int, **counts: int) -> Finding | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 
 from gradledger_monitor.ingest.schema import Event, MicroBatch
 from gradledger_monitor.model.findings import Outcome
@@ -30,10 +31,10 @@ class DroppedWindows(Rule):
     **What it sees**
 
     At least 10, and more than 20%, of the last 100 windows were zeroed without a step, after a
-    loss, or a norm that clipping measured, that was not finite. If the guard leaves out the
-    backward, too: of the batches that the last 100 windows drew from the only training DataLoader,
-    as many were followed by no backward, in at least 3 windows. That is information, because the
-    reason is not known.
+    loss, or a norm that clipping measured, that was not finite. The same of windows of one
+    micro-batch with finite losses and norms is information, because the reason is not known. So
+    is a guard that leaves out the backward, too: of the batches that the last 100 windows drew
+    from the only training DataLoader, as many were followed by no backward, in at least 3 windows.
 
     **Why it matters**
 
@@ -47,10 +48,11 @@ class DroppedWindows(Rule):
 
     **When it is silent**
 
-    A guard that drops windows now and then; finite losses and norms (the guard may look for
-    outliers); windows that a ``GradScaler`` skips (another rule); batches that are left out before
-    the first step (a resumed epoch), in a loop that always draws several for one backward, or from
-    one of several loaders.
+    A guard that drops windows now and then; windows with finite losses of a loop that accumulates
+    (``loop.discarded_microbatches`` reports them), or that drops some before each step; windows
+    whose data runs again, or on which another optimizer steps; windows that a ``GradScaler`` skips
+    (another rule); batches that are left out before the first step (a resumed epoch), in a loop
+    that always draws several for one backward, or from one of several loaders.
 
     **Incidents**
 
@@ -63,12 +65,21 @@ class DroppedWindows(Rule):
     share = Parameter(0.2, "share of dropped windows among the recent ones", most=1.0)
     recent = Parameter(100, "number of recent windows")
 
-    state = declare(_last=deque[bool], _dropped=int, _drawn=deque[tuple[int, int]])
+    state = declare(
+        _last=deque[bool],
+        _dropped=int,
+        _finite=deque[bool],
+        _finite_dropped=int,
+        _drawn=deque[tuple[int, int]],
+    )
 
     def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
         super().__init__(thresholds)
         self._last: deque[bool] = deque(maxlen=self.recent)  # whether each was dropped
         self._dropped = 0  # number of those that were
+        # the same of windows of one micro-batch whose losses and norms were finite
+        self._finite: deque[bool] = deque(maxlen=self.recent)
+        self._finite_dropped = 0
         # batches that each of the last windows drew, and its backwards
         self._drawn: deque[tuple[int, int]] = deque(maxlen=self.recent)
 
@@ -80,8 +91,11 @@ class DroppedWindows(Rule):
         for _ in range(_dropped(facts)):
             self._dropped += push(self._last, True)
         self._dropped += push(self._last, False)
-        if self._dropped < self.many or self._dropped <= self.share * len(self._last):
-            return self._without_backward(facts)
+        for _ in range(_dropped_finite(facts)):
+            self._finite_dropped += push(self._finite, True)
+        self._finite_dropped += push(self._finite, False)
+        if not self._are_many(self._dropped, len(self._last)):
+            return self._of_finite() or self._without_backward(facts)
         return finding(
             "warning",
             "The loop drops many windows",
@@ -90,6 +104,26 @@ class DroppedWindows(Rule):
             FIX,
             dropped=self._dropped,
             of=len(self._last),
+        )
+
+    def _are_many(self, dropped: int, windows: int) -> bool:
+        return dropped >= self.many and dropped > self.share * windows
+
+    def _of_finite(self) -> Outcome | None:
+        """Windows that were dropped for a reason that is not recorded."""
+        if not self._are_many(self._finite_dropped, len(self._finite)):
+            return None
+        if all(one or next_one for one, next_one in pairwise(self._finite)):
+            return None  # before each step: the loop is made so, and no guard lets any pass
+        return finding(
+            "info",
+            "Many windows are zeroed without a step",
+            f"The gradients of {self._finite_dropped} of the last {len(self._finite)} windows were "
+            "zeroed, and no optimizer stepped on them. Their losses were finite. A guard in the "
+            "loop may drop them, or they were computed to be measured.",
+            FIX,
+            dropped=self._finite_dropped,
+            of=len(self._finite),
         )
 
     def _without_backward(self, facts: StepFacts) -> Outcome:
@@ -126,6 +160,24 @@ def _dropped(facts: StepFacts) -> int:
         return 0
     zeroed = facts.record.micro_batches[: facts.applied_from]
     return sum(_is_nonfinite(facts, *span) for span in _spans(zeroed))
+
+
+def _dropped_finite(facts: StepFacts) -> int:
+    """Windows of one micro-batch, as the last one, that were zeroed before any optimizer stepped.
+
+    The parameters did not change in between, and neither losses nor norms show a reason.
+    """
+    record = facts.record
+    if not facts.discarded or facts.step == 1 or facts.moved_unknown is not None:
+        return 0
+    applied, zeroed = facts.applied_from, record.micro_batches[: facts.applied_from]
+    if len(record.micro_batches) - applied != 1 or any(m.parameters_changed for m in zeroed):
+        return 0
+    spans = list(_spans(zeroed))
+    if any(end - begin != 1 for begin, end in spans):
+        return 0
+    discarded = {id(each) for each in facts.discarded}
+    return sum(id(zeroed[i]) in discarded and not _is_nonfinite(facts, i, j) for i, j in spans)
 
 
 def _spans(micro_batches: list[MicroBatch]) -> Iterator[tuple[int, int]]:
