@@ -294,3 +294,21 @@ def test_a_rate_of_zero_is_named_once_it_outweighs_the_steps_before(
 ) -> None:
     result = accused(judged(rated(*[0.1] * before, *[0.0] * zeros)))
     assert ("schedule.zero_lr" in result) == found
+
+
+@pytest.mark.parametrize(
+    ("rates", "severity"),
+    [
+        ([0.9**step for step in range(219)], None),
+        ([0.9**step for step in range(330)], "info"),
+        ([0.9**step for step in range(670)], "warning"),
+        ([0.5**step for step in range(100)], None),
+        ([0.1] * 20 + [1e-8] * 300, None),  # where ReduceLROnPlateau ends
+        ([1e-12] * 20 + [1e-3] * 100, None),  # a warm-up
+    ],
+)
+def test_a_rate_that_decays_to_next_to_nothing_is_named(
+    rates: list[float], severity: str | None
+) -> None:
+    found = [f.severity for f in judged(rated(*rates)).findings if f.rule == "schedule.zero_lr"]
+    assert found == ([] if severity is None else [severity])

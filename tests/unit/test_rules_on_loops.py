@@ -552,6 +552,29 @@ def test_a_schedule_that_is_planned_in_other_steps_is_named_when_the_training_en
     assert unfinished(0) is None
 
 
+def rescheduled(total: int, *rates: float) -> Finding | None:
+    windows = []
+    for number, rate in enumerate(rates, 1):
+        sent = record([term(8, 1 / 8)], number, lr=rate)
+        sent.scheduled, sent.schedule_total = number - 1, total
+        windows.append(facts(sent))
+    return finding_of("schedule.planned_in_other_steps", *windows)
+
+
+def test_a_rate_that_rises_again_after_the_end_of_its_schedule_is_information() -> None:
+    cosine = [0.05 * (1 + math.cos(math.pi * step / 20)) for step in range(60)]
+    finding = rescheduled(20, *cosine)
+    assert finding is not None and finding.severity == "info" and finding.first_step == 26
+    assert "planned for 20 steps, and has made 59. At step 20 of the schedule" in finding.summary
+    assert rescheduled(20, *cosine[:24]) is None  # a few steps past the end
+    assert rescheduled(20, *cosine[:21], *[0.0] * 30) is None  # it stays at the end
+    higher = rescheduled(20, *cosine[:40], 0.1001)  # by a rounding error, or more
+    assert higher is not None and "the rate was 0, and it is 0.1001 now" in higher.summary
+    warmup = [0.0, 0.05, *cosine]
+    assert rescheduled(22, *warmup) is not None
+    assert rescheduled(40, *cosine) is None  # cycles of a schedule that is planned for more
+
+
 def test_a_record_of_the_end_is_no_step() -> None:
     """Other rules keep what they state of the steps before it."""
     steps = [facts(record([term(8, 1 / 8)], number)) for number in (1, 2)]

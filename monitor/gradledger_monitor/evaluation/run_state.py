@@ -45,7 +45,6 @@ from gradledger_monitor.rules.catalogue import HISTORY_RULES, RULES
 from gradledger_monitor.rules.definition import RuleDefinition
 from gradledger_monitor.rules.overrides import OFF, RuleOverrides
 from gradledger_monitor.rules.rule import (
-    AT_THE_END,
     HISTORY,
     HistoryRule,
     Rule,
@@ -158,7 +157,7 @@ class RunState:
         self._report_gap(rules, facts.step)
         ended = facts.record.left_open is not None and facts.step > 1
         for group in rules.groups:
-            if not ended or group[0] is AT_THE_END:
+            if not ended or group[0].ended:
                 evaluate_window(group, window)
         rules.past.append(closed)
         if facts.optimizer == 0 and facts.loss_reported is not None:

@@ -43,6 +43,7 @@ class Precondition:
     Many rules have the same precondition. It is evaluated once per window for all rules that
     declare it: ``unmet`` returns the outcome of each of them, or None where the precondition holds.
     ``steps`` returns the steps that their findings in a window are about; empty is its step.
+    ``ended``: also evaluated in a record of what the process left unfinished, which is no step.
     """
 
     def __init__(
@@ -50,10 +51,13 @@ class Precondition:
         name: str,
         unmet: Callable[[Window], Outcome | None],
         steps: Callable[[Window], tuple[int, ...]] | None = None,
+        *,
+        ended: bool = False,
     ) -> None:
         self.name = name
         self.unmet = unmet
         self.steps = steps
+        self.ended = ended
 
 
 def _never_unmet(window: Window) -> None:
@@ -109,11 +113,12 @@ def _goes_on(window: Window) -> Outcome | None:
 
 def _last_step(window: Window) -> tuple[int, ...]:
     """What was left unfinished has the number of a step that never came."""
-    return (max(window.facts.step - 1, 1),)
+    return () if window.facts.record.left_open is None else (max(window.facts.step - 1, 1),)
 
 
 # Of a record of what the process left unfinished; no other rule has anything to evaluate in it.
-AT_THE_END = Precondition("the process has ended", _goes_on, _last_step)
+AT_THE_END = Precondition("the process has ended", _goes_on, _last_step, ended=True)
+ALSO_AT_THE_END = Precondition("any record", _never_unmet, _last_step, ended=True)
 
 
 @lru_cache(maxsize=256)

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from gradledger_monitor.ingest.schema import LeftOpen
+import math
+from collections.abc import Mapping
+
+from gradledger_monitor.ingest.schema import LeftOpen, StepRecord
 from gradledger_monitor.model.findings import Outcome
-from gradledger_monitor.rules.rule import AT_THE_END, OK, Rule, Window, counted, finding
+from gradledger_monitor.model.numbers import number
+from gradledger_monitor.rules.definition import DEFAULTS
+from gradledger_monitor.rules.number_text import significant
+from gradledger_monitor.rules.rule import ALSO_AT_THE_END, OK, Rule, Window, counted, finding
+from gradledger_monitor.rules.state import declare
 
 FIX = """\
 # plan the schedule in what it counts: one step for each call of scheduler.step()
@@ -12,8 +19,19 @@ steps = epochs * math.ceil(len(loader) / K)      # optimizer steps, not micro-ba
 scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr, total_steps=steps)"""
 
 
+FIX_RISEN = """\
+# plan the schedule for all calls of scheduler.step(): one per epoch, or one per optimizer step
+scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=epochs)
+for epoch in range(epochs):
+    ...
+    scheduler.step()"""
+
+NEAR = 0.02  # of the plan: how far from its end the rate may be lowest
+LOW, AGAIN = 0.05, 0.1  # of the highest rate, at its lowest, and risen again
+
+
 class PlannedInOtherSteps(Rule):
-    """The LR schedule is planned in micro-batches or optimizer steps, and stepped less often.
+    """The LR schedule is planned in other steps than those on which it is stepped.
 
     **What it sees**
 
@@ -23,11 +41,16 @@ class PlannedInOtherSteps(Rule):
     ``T_max`` or ``total_iters``, and from the numbers that a function of ``LambdaLR`` holds, except
     for those that are named after a warm-up, an epoch or another part of the training.
 
+    And information: the schedule has made more steps than planned, and the rate, lowest where the
+    plan ended, has risen again to at least a tenth of its highest. ``CosineAnnealingLR`` rises
+    again after ``T_max`` steps.
+
     **Why it matters**
 
     The warm-up takes longer than planned, K times as long if micro-batches were counted, and the
     learning rate never reaches its end: a run that should end at 0 may end near its highest rate.
-    The loss falls all the same.
+    The loss falls all the same. A schedule that is stepped more often than planned, on every batch
+    instead of once per epoch, goes up and down all the time.
 
     **What to do**
 
@@ -38,20 +61,32 @@ class PlannedInOtherSteps(Rule):
 
     A training that an unhandled exception or signal ends; hooks that skip short steps when it
     ends; a schedule without a plan (``StepLR``, ``ReduceLROnPlateau``), or whose plan the hooks
-    cannot read.
+    cannot read. Of a rate that rises again: ``CosineAnnealingWarmRestarts`` and ``CyclicLR``, which
+    are made to; a few steps past the end; a warm-up by another scheduler in front.
 
     **Incidents**
 
-    textbook (OneCycleLR over ``len(loader)`` with an accumulation)
+    textbook (OneCycleLR over ``len(loader)`` with an accumulation; a cosine in epochs, stepped on
+    every batch)
     """
 
     points_at = ("schedule",)
-    precondition = AT_THE_END
+    precondition = ALSO_AT_THE_END
+
+    state = declare(_highest=float, _lowest=float, _turn=int, _risen=bool)
+
+    def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
+        super().__init__(thresholds)
+        self._highest = 0.0  # learning rate
+        self._lowest = math.inf  # up to the end of the schedule
+        self._turn = 0  # the step of the schedule at that
+        self._risen = False  # the rate is, or was, up again after it
 
     def evaluate(self, window: Window) -> Outcome:
-        """What the process left unfinished at its end."""
+        """What the process left unfinished at its end; before, a rate that rises again."""
         left = window.facts.record.left_open
-        assert left is not None
+        if left is None:
+            return self._risen_again(window.facts.record)
         if not left.planned:
             return OK
         steps = window.facts.step - 1
@@ -68,6 +103,38 @@ class PlannedInOtherSteps(Rule):
             schedule_steps=left.scheduled,
             optimizer_steps=steps,
             micro_batches=left.trained,
+        )
+
+    def _risen_again(self, record: StepRecord) -> Outcome:
+        at, rate = record.scheduled, number(record.lr)
+        total = record.schedule_total or 0
+        if not at or rate is None:
+            return OK
+        if at < self._turn:  # another schedule
+            self._lowest, self._turn, self._risen = math.inf, 0, False
+        if rate > self._highest and not self._risen:  # a warm-up begins low, too
+            self._highest, self._lowest = rate, math.inf
+        near = max(1, NEAR * total)
+        if rate < self._lowest and at <= total + near:
+            self._lowest, self._turn = rate, at
+        is_at_end = total > 0 and abs(self._turn - total) <= near
+        fell = self._lowest < LOW * self._highest
+        self._risen |= is_at_end and fell and rate >= AGAIN * self._highest
+        if not self._risen:
+            return OK
+        return finding(
+            "info",
+            "The learning rate rises again after the end of its schedule",
+            f"The schedule is planned for {counted(total, 'step')}, and has made {at:,}. At "
+            f"step {self._turn:,} of the schedule the rate was {significant(self._lowest)}, and it "
+            f"is {significant(rate)} now. If no cycles are intended, the schedule is stepped more "
+            "often than it was planned for, or the training takes longer.",
+            FIX_RISEN,
+            planned_steps=total,
+            schedule_steps=at,
+            lr=rate,
+            lr_lowest=self._lowest,
+            lr_highest=self._highest,
         )
 
 

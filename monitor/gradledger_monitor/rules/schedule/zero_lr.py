@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gradledger_monitor.model.findings import Outcome
+from gradledger_monitor.model.numbers import number
 from gradledger_monitor.rules.definition import DEFAULTS, Parameter
+from gradledger_monitor.rules.number_text import significant
 from gradledger_monitor.rules.rule import (
     OK,
     Rule,
@@ -23,19 +25,33 @@ FIX = """\
 scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: (step + 1) / warmup)"""
 
 
+FIX_BY_EPOCH = """\
+for epoch in range(epochs):
+    for x, y in loader:
+        ...
+        optimizer.step()
+    scheduler.step()             # after the epoch, if the schedule is made in epochs"""
+
+# Of the highest rate: below it, float32 parameters do not change. ReduceLROnPlateau, which lowers
+# the rate of a model that learns nothing more, does not go as far (its ``eps`` is 1e-8).
+TINY = 1e-10
+
+
 class ZeroLr(Rule):
-    """The learning rate is 0 for many steps.
+    """The learning rate is 0, or next to 0, for many steps.
 
     **What it sees**
 
     The learning rate of every parameter group is exactly 0 at 20 steps in a row from the first
     one on, or later at 100 steps in a row, or at 10 that are twice as many as all before them.
+    The same if every rate is below 1e-10 of the highest that any group has had: a warning after
+    100 such steps in a row that are twice as many as all before them, information after 100.
 
     **Why it matters**
 
-    Such a step changes no parameter, at full cost. At the start it is often a warm-up that is
-    stepped once per epoch, or an integer division; later, a schedule that ended before the
-    training.
+    Such a step changes no parameter, or next to nothing, at full cost. At the start it is often a
+    warm-up that is stepped once per epoch, or an integer division; later, a schedule that ended
+    before the training, or one in epochs that is stepped on every batch.
 
     **What to do**
 
@@ -49,7 +65,7 @@ class ZeroLr(Rule):
 
     **Incidents**
 
-    textbook (a warm-up in epochs)
+    textbook (a warm-up in epochs; a decay for each epoch, stepped on every batch)
     """
 
     start = Parameter(20, "first steps in a row with a learning rate of 0")
@@ -60,12 +76,15 @@ class ZeroLr(Rule):
     points_at = ("step",)
     inhibits = ("norm.vanishing",)
 
-    state = declare(_zero=int, _before=int)
+    state = declare(_zero=int, _before=int, _highest=float, _tiny=int, _others=int)
 
     def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
         super().__init__(thresholds)
         self._zero = 0  # steps in a row with a learning rate of 0
         self._before = 0  # all steps before those
+        self._highest = 0.0  # rate of any group
+        self._tiny = 0  # steps in a row at which all rates are next to 0
+        self._others = 0  # all steps before those
 
     def after_gap(self) -> None:
         """The steps in between may have had another rate; the next one is not the first."""
@@ -73,6 +92,7 @@ class ZeroLr(Rule):
 
     def _begin_anew(self) -> None:
         self._before, self._zero = self._before + self._zero + 1, 0
+        self._others, self._tiny = self._others + self._tiny + 1, 0
 
     def evaluate(self, window: Window) -> Outcome:
         """The learning rates of all groups."""
@@ -82,9 +102,15 @@ class ZeroLr(Rule):
             return not_measured("the learning rate is not a number that is read")
         if len(facts.run.optimizers) > 1:
             return not_applicable("several optimizers: one may wait with a learning rate of 0")
-        if any(rates):
+        highest = max(abs(value) for rate in rates if (value := number(rate)) is not None)
+        self._highest = max(self._highest, highest)
+        if highest >= TINY * self._highest > 0:
             self._begin_anew()
             return OK
+        self._tiny += 1
+        if any(rates):
+            self._before, self._zero = self._before + self._zero + 1, 0
+            return self._next_to_zero(highest)
         self._zero += 1
         later = min(self.later, max(self.short, 2 * self._before))
         if self._zero < (later if self._before else self.start):
@@ -98,4 +124,22 @@ class ZeroLr(Rule):
             FIX,
             steps_at_zero=self._zero,
             from_start=not self._before,
+        )
+
+    def _next_to_zero(self, rate: float) -> Outcome:
+        """A schedule may end there on purpose, but not for most of the steps."""
+        if self._tiny < self.later:
+            return OK
+        return finding(
+            "warning" if self._tiny >= 2 * self._others else "info",
+            "The learning rate is next to 0",
+            f"The learning rate has been below 1e-10 of its highest value at "
+            f"{counted(self._tiny, 'step')} in a row, after {counted(self._others, 'other step')}. "
+            f"It is now {significant(rate)}, and was {significant(self._highest)} at its highest. "
+            "A schedule in epochs that is stepped on every batch has this effect.",
+            FIX_BY_EPOCH,
+            steps_next_to_zero=self._tiny,
+            steps_before=self._others,
+            lr=rate,
+            lr_highest=self._highest,
         )
