@@ -780,6 +780,33 @@ def test_the_dot_product_of_a_loss_that_is_divided_by_k_is_fair() -> None:
     assert first(facts(record([product] * 4))).pattern == "fair"
 
 
+def gated(divisors: list[float], weight: float = 1.0, tokens: int = 24) -> Term:
+    """A cross entropy times a gate that the model computes from the same data."""
+    loss = term(tokens, weight / 60, divisors=divisors, function_weight=weight)
+    return dataclasses.replace(loss, nonlinear=True, function=1)
+
+
+@pytest.mark.parametrize(
+    ("loss", "expected"),
+    [
+        (gated([]), "missing"),
+        (gated([4.0]), "fair"),  # gate * (loss / 4)
+        (gated([8.0]), "missing"),
+        (gated([4.0], weight=1 / 4), "fair"),  # (gate * loss) / 4
+        (gated([4.0, 4.0], weight=1 / 4), "unmeasured"),
+        (gated([4.0], tokens=4), "unmeasured"),  # 4 may be the number of tokens
+    ],
+)
+def test_k_may_divide_a_loss_inside_its_product_with_a_gate(loss: Term, expected: Pattern) -> None:
+    step = facts(record([loss] * 4))
+    assert [d.pattern for d in windows(step, step, step)] == [expected] * 3
+
+
+def test_a_shorter_window_of_products_with_a_gate_is_divided_by_the_usual_k() -> None:
+    whole, short = (facts(record([gated([4.0])] * k)) for k in (4, 3))
+    assert [d.pattern for d in windows(whole, whole, short)] == ["fair", "fair", "unmeasured"]
+
+
 @pytest.mark.parametrize(
     ("losses", "consecutive", "whole"),
     [

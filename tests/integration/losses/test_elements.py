@@ -507,6 +507,27 @@ def test_a_factor_that_depends_on_data_is_part_of_a_function() -> None:
     assert all(term.nonlinear for term in terms_on(Rows.of(6), loss))
 
 
+@pytest.mark.parametrize(
+    ("weigh", "divisors"),
+    [
+        (lambda gate, loss: gate * (loss / 4), [4.0]),
+        (lambda gate, loss: gate * (0.25 * loss), [4.0]),
+        (lambda gate, loss: (gate * (2 * (loss / 4 + loss.square() / 4))) / 3, [3.0, 4.0]),
+        (lambda gate, loss: (loss / 4) * (gate / 3), [4.0, 3.0]),
+        (lambda gate, loss: (loss / 4) / gate, [4.0]),
+        (lambda gate, loss: gate * (loss / 4 + loss.square()), []),
+        (lambda gate, loss: gate * (loss / 4).exp(), []),
+    ],
+)
+def test_what_divides_a_factor_divides_the_product(
+    weigh: Callable[[Tensor, Tensor], Tensor], divisors: list[float]
+) -> None:
+    """The model computes the other factor, a gate, from the data of the micro-batch."""
+    loss: Loss = lambda x, r: weigh(x.mean().sigmoid(), F.cross_entropy(x, r.labels))  # noqa: E731
+    terms = terms_on(Rows.of(6), loss)
+    assert terms and all(term.nonlinear and term.divisors == divisors for term in terms)
+
+
 def test_a_loss_that_a_learned_factor_of_zero_multiplies_is_not_measured() -> None:
     learned = torch.nn.Parameter(torch.tensor(0.0))
     (term,) = terms_on(Rows.of(6), lambda x, r: learned * F.cross_entropy(x, r.labels))

@@ -28,6 +28,7 @@ from gradledger.observers.losses.found_losses import (
     Elements,
     GraphPath,
     LossNode,
+    constant_of,
     divides_by_one,
     element_count,
     graph_inputs,
@@ -164,6 +165,8 @@ class _Walk:
             self._push(loss, path._replace(learned=(*path.learned, factor)))
             return
         if not linear:
+            for divisor in _divisors_of_factors(node, name) if is_number else ():
+                path = path.divided_by(divisor)
             path = path._replace(nonlinear=True, function=node if is_number else None)
             self._functions += [_Visit(visit.edge, path)] if is_number else []
         elif not path.nonlinear and name == PRODUCT_OF_VECTORS:
@@ -275,6 +278,37 @@ def _is_linear(node: Any, name: str, inputs: list[tuple[int, Edge]]) -> bool:
     if name in PRODUCTS:
         return len(inputs) == 1 and (inputs[0][0] == 0 or name.startswith("Mul"))
     return name in LINEAR or name in GUARDS or isinstance(node, BackwardCFunction)
+
+
+def _divisors_of_factors(node: Any, name: str) -> tuple[Constant, ...]:
+    """What divides the factors of a product of numbers, and so divides the product.
+
+    ``gate * (loss / K)`` is ``(gate * loss) / K``. A product with a constant below 1 divides, too.
+    """
+    inputs = graph_inputs(node)
+    if name in PRODUCTS and len(inputs) == 2:
+        factors = inputs[:1] if name.startswith("Div") else inputs
+        return tuple(divisor for _, edge in factors for divisor in _divisors_of(edge.node))
+    return ()
+
+
+def _divisors_of(node: Any, most: int = MAX_CONSTANTS) -> tuple[Constant, ...]:
+    """What divides one number: a factor of a product, or each summand of a sum."""
+    name, inputs = node.name(), graph_inputs(node)
+    if most == 0 or not inputs:
+        return ()
+    if name in ADDITIONS:
+        first, *others = (_divisors_of(edge.node, most - 1) for _, edge in inputs)
+        return first if all(each == first for each in others) else ()
+    if len(inputs) == 2:
+        return _divisors_of_factors(node, name) if most == MAX_CONSTANTS else ()
+    (index, edge), *_ = inputs
+    if name not in SCALINGS or (index != 0 and name.startswith("Div")):
+        return ()
+    constant, below = constant_of(node), _divisors_of(edge.node, most - 1)
+    if isinstance(constant, float | int) and constant and name.startswith("Mul"):
+        constant = 1 / constant if abs(constant) < 1 else None
+    return below if constant in (None, 1.0) else (constant, *below)
 
 
 def _learned_factor(

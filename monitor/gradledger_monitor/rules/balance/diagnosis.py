@@ -33,6 +33,7 @@ from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.balance.beside import smooths_ignored
 from gradledger_monitor.rules.balance.evidence import (
+    Near,
     coefficient_explains,
     constant_over_positions,
     divides_by_samples,
@@ -45,10 +46,12 @@ from gradledger_monitor.rules.balance.evidence import (
 from gradledger_monitor.rules.balance.explanations import PARTS_OR_TASKS, explain
 from gradledger_monitor.rules.balance.further import (
     counts_ignored,
+    divide_each,
     is_added_by_every_rank,
     is_divided_twice,
     is_in_one_micro_batch,
     is_undivided,
+    shape,
     window_of_the_same_weight,
 )
 from gradledger_monitor.rules.balance.history import ONE_MORE, in_usual_unit
@@ -113,6 +116,10 @@ OWN_RULE = (
 OWN_SCHEDULE = (
     "the loop updates its parameters itself, with a learning rate that changes: it may contain a "
     "divisor of the gradient"
+)
+DIVIDED_INSIDE = (
+    "the loss is divided inside a product with a function of the data, by K or by a count that is "
+    "as large"
 )
 SAME_RATE = 0.01  # relative
 
@@ -192,6 +199,8 @@ def _of_main(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> 
         return Diagnosis("unmeasured", NO_ELEMENTS, objective)
     if starts_from_earlier_losses(objective):
         return Diagnosis("unmeasured", ADDED_AGAIN, objective)
+    if (inside := divided_inside(facts, objective, past)) is not None:
+        return inside
     whole = objective.reading.unit == "micro_batches"
     if objective.is_nonlinear and (
         not objective.of_equal_micro_batches if whole else not is_fair(facts, objective)
@@ -229,6 +238,31 @@ def _beside(
         return diagnosis
     harmless = diagnosis.pattern in NORMALISED
     return ignored if harmless or ignored.pattern == "smoothing" else diagnosis
+
+
+def divided_inside(
+    facts: StepFacts, objective: Objective, past: Sequence[Closed]
+) -> Diagnosis | None:
+    """Of a product of functions of whole micro-batches, as of a loss and a gate that the model
+    computes: B is K, and K divides a factor of each product, so that the balance of this is 1.
+
+    A shorter window is divided by the usual K, and a count of the loss may be as large as K. If B
+    is 1, and K divides twice, one of the two may be a count, too.
+    """
+    whole = objective.reading.unit == "micro_batches" and objective.is_nonlinear
+    k, scale = facts.micro_batches_of(objective), facts.run.declared_scale or 1.0
+    near = Near(objective.ledger.balance / scale, facts.tolerance)
+    if not whole or k == 1 or not (near(k) or near(1.0)):
+        return None
+    full = next((c.micro_batches for c in reversed(past) if c.pattern in FAIR), k)
+    if near(1.0):
+        twice = divide_each(objective, {k}, times=2)
+        return Diagnosis("unmeasured", DIVIDED_INSIDE, objective) if twice else None
+    if not divide_each(objective, {k, full}):
+        return None
+    if full != k or any(k in shape(term) for term in objective.terms):
+        return Diagnosis("unmeasured", DIVIDED_INSIDE, objective)
+    return Diagnosis("fair", objective=objective)
 
 
 def _of_update_by_hand(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> Diagnosis:
@@ -270,6 +304,8 @@ def _of_further(
     """
     if is_fair(facts, objective):
         return Diagnosis("fair", objective=objective)
+    if (inside := divided_inside(facts, objective, past)) is not None:
+        return inside
     # whatever the main one is divided by: a penalty counts no tokens
     is_steady = main.pattern in NORMALISED or main.pattern == "constant"
     if is_steady and is_added_by_every_rank(facts, objective):

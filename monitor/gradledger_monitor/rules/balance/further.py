@@ -144,11 +144,17 @@ def is_divided_twice(facts: StepFacts, objective: Objective) -> bool:
     return (
         divides(objective, 2)
         and divides(facts.objectives[0], 1)
-        and not any(_may_cancel(term, k) or k in _shape(term) for term in objective.terms)
+        and not any(_may_cancel(term, k) or k in shape(term) for term in objective.terms)
     )
 
 
-def _shape(term: WeightedTerm) -> tuple[int | None, ...]:
+def divide_each(objective: Objective, numbers: set[int], times: int = 1) -> bool:
+    """Whether the numbers divide each term at least so often, in all."""
+    return all(sum(d in numbers for d in _divisors(t)) >= times for t in objective.terms)
+
+
+def shape(term: WeightedTerm) -> tuple[int | None, ...]:
+    """The sizes of the dimensions of a loss, as far as they are recorded."""
     loss = term.loss_term
     return loss.rows, loss.samples, loss.positions, loss.size
 
