@@ -1795,6 +1795,15 @@ def test_two_backwards_of_each_batch_are_not_evidence_of_a_missing_division() ->
         assert first(facts(step), before(2.0, 2.0)).reason == pattern
 
 
+def test_a_window_of_two_backwards_of_one_batch_is_no_evidence_of_a_missing_division() -> None:
+    """As of adversarial training with one batch for each step."""
+    step = record([term(24, 1 / 24)] * 2)
+    for prints, pattern in (((1.0, 1.0), CHANGED), ((1.0, 2.0), "")):
+        for batch, print_ in zip(step.micro_batches, prints, strict=True):
+            batch.fingerprint = print_
+        assert first(facts(step), before(2.0, 2.0)).reason == pattern
+
+
 def test_gradients_that_the_loop_adds_up_are_not_averaged_over_the_ranks() -> None:
     """A weight of 1/4 with two micro-batches on two ranks: a sum over both would be 1/2."""
 

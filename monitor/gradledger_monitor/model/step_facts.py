@@ -166,7 +166,9 @@ class StepFacts:
     def two_of_each_batch(self) -> bool:
         """Whether each batch has two backwards in a row, as in adversarial training."""
         data = [_data_of(m) for _, m in self.applied]
-        return data[::2] == data[1::2] and None not in data and len(set(data)) > 1
+        return (
+            data[::2] == data[1::2] and None not in data and (len(set(data)) > 1 or len(data) == 2)
+        )
 
     @property
     def moved_unknown(self) -> str | None:
