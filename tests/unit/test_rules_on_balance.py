@@ -240,6 +240,21 @@ def test_a_sum_beside_a_penalty_is_a_warning_and_beside_another_sum_information(
         assert found["reduction.unnormalised_sum"] == severity
 
 
+@pytest.mark.parametrize(
+    ("weight", "severity"),
+    [(1e-3, "info"), (2e-3, "info"), (3e-3, "warning"), (0.1, "warning")],
+)
+def test_a_mistake_in_a_loss_with_little_of_the_gradient_is_information(
+    weight: float, severity: str
+) -> None:
+    """Nothing divides it, so that it has 4 * weight beside the 1 of the main loss."""
+    further = term(24, weight / 24, undivided=True, coefficient=weight)
+    window = [[term(24, 1 / 96), replace(further, kind="MeanBackward0")]] * 4
+    (finding,) = judged([facts(record(window, n)) for n in (1, 2, 3)]).findings
+    assert (finding.rule, finding.severity) == ("reduction.missing_division", severity)
+    assert ("% of the gradient's weight" in finding.summary) == (severity == "info")
+
+
 # ---------------------------------------------------------------------- texts
 
 

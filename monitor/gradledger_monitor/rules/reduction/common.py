@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from gradledger_monitor.model.findings import Failure, Outcome
+from gradledger_monitor.model.findings import Failure, Outcome, Severity
+from gradledger_monitor.model.objectives import Objective
+from gradledger_monitor.model.token_ledger import total
 from gradledger_monitor.rules.balance.further import windows_of_the_same_weight
 from gradledger_monitor.rules.balance.patterns import (
     NOT_MEASURED,
@@ -24,6 +26,8 @@ from gradledger_monitor.rules.rule import OK, Precondition, Window, not_applicab
 _NO_MISTAKE: frozenset[Pattern] = frozenset({"fair", "coefficient", "clipped"})
 
 
+# The share of the gradient's weight from which a mistake in it is a warning, not information.
+LEAST_SHARE = 0.01
 CHANGED_LATER = "before the loop changed gradient values one by one, which is not judged"
 
 
@@ -108,6 +112,29 @@ def diagnosed(window: Window, pattern: Pattern) -> Diagnosis | None:
 def shows(window: Window, *patterns: Pattern) -> bool:
     """Whether the balance of the heaviest objective has one of these patterns."""
     return window.balance.pattern in patterns
+
+
+def share(objective: Objective, objectives: Sequence[Objective]) -> float:
+    """The objective's share of the gradient weight of all losses; 1 for the heaviest one.
+
+    A penalty on the parameters has no tokens, and its weight is compared with none.
+    """
+    if objective is objectives[0] or objective.is_penalty:
+        return 1.0
+    whole = total(o.ledger.balance for o in objectives if not o.is_penalty)
+    return objective.ledger.balance / whole
+
+
+def severity_of_one(objective: Objective, objectives: Sequence[Objective]) -> Severity:
+    """Of a mistake in one of several losses: information if it has little of the gradient."""
+    return "warning" if share(objective, objectives) >= LEAST_SHARE else "info"
+
+
+def share_sentence(objective: Objective, objectives: Sequence[Objective]) -> str:
+    """States the share of a loss whose mistake is information for that reason."""
+    if severity_of_one(objective, objectives) == "warning":
+        return ""
+    return f" It has {significant(100 * share(objective, objectives))}% of the gradient's weight."
 
 
 def balance(window: Window) -> float:

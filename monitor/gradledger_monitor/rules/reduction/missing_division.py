@@ -13,6 +13,8 @@ from gradledger_monitor.rules.reduction.common import (
     intended,
     known_from,
     micro_batches,
+    severity_of_one,
+    share_sentence,
     shows,
 )
 from gradledger_monitor.rules.reduction.fixes import (
@@ -51,7 +53,8 @@ class MissingDivision(Rule):
 
     **When it is silent**
 
-    K = 1; the run declares ``scale=K``; the gradients are divided after backward.
+    K = 1; the run declares ``scale=K``; the gradients are divided after backward. Of a further loss
+    with less than 1% of the gradient's weight, it is information.
 
     **Incidents**
 
@@ -84,9 +87,10 @@ def _of_one(window: Window, objective: Objective, evidence: str) -> Outcome:
         "times its coefficient."
     )
     return finding(
-        "warning",
+        severity_of_one(objective, objectives),
         f"The {name} is not divided by {by}",
-        f"The {main} is normalised over the window, but {how}",
+        f"The {main} is normalised over the window, but {how}"
+        f"{share_sentence(objective, objectives)}",
         FIX_OF_ONE,
         objective=name,
         factor=k,

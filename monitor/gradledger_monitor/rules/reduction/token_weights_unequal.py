@@ -40,6 +40,8 @@ from gradledger_monitor.rules.objective_names import (
     objective_list,
     objective_name,
 )
+from gradledger_monitor.rules.reduction.common import LEAST_SHARE
+from gradledger_monitor.rules.reduction.common import share as share_of
 from gradledger_monitor.rules.reduction.fixes import TOKEN_MEAN, token_mean, without_short_batch
 from gradledger_monitor.rules.reduction.positions import Positions
 from gradledger_monitor.rules.reduction.short_batches import ShortBatch, ShortBatches
@@ -125,7 +127,7 @@ class TokenWeightsUnequal(Rule):
     points_at = ("loss", "backward")
     by_window = True
     error = Parameter(0.05, "misallocation from which it is an error", most=1.0)
-    warning = Parameter(0.01, "misallocation from which it is a warning", most=1.0)
+    warning = Parameter(LEAST_SHARE, "misallocation from which it is a warning", most=1.0)
     recent = Parameter(50, "windows over which misallocation is averaged")
 
     state = declare(
@@ -171,7 +173,7 @@ class TokenWeightsUnequal(Rule):
         balanced = _even_weights(facts, objectives, excuses)
         evaluated = [o for o, excuse in zip(objectives, excuses, strict=True) if excuse is None]
         uneven = next((o for o in evaluated if not o.reading.is_even(facts.tolerance)), None)
-        share = 0.0 if uneven is None else _share(uneven, objectives)
+        share = 0.0 if uneven is None else share_of(uneven, objectives)
         self._recent.append(0.0 if uneven is None else uneven.ledger.misallocation * share)
         shown = uneven or next(iter(evaluated), None)
         lines = () if shown is None else shown.ledger.lines
@@ -313,7 +315,7 @@ def why_not_evaluated(
     if reading.is_of_means(facts.tolerance) and may_have_pairs_of_lists(objective):
         return not_measured(PAIRS)
     if objective is not objectives[0]:
-        moved = reading.ledger.misallocation * _share(objective, objectives)
+        moved = reading.ledger.misallocation * share_of(objective, objectives)
         return not_applicable(LIGHT) if moved < light else None
     return None
 
@@ -360,13 +362,6 @@ def _besides(objective: Objective, tolerance: float) -> str:
         return " (of entries: its mean divides by the classes, too)"
     is_weighted = objective.reading.unit == "loss_weights"
     return " (besides those that the loss gives its elements)" if is_weighted else ""
-
-
-def _share(objective: Objective, objectives: list[Objective]) -> float:
-    """The objective's share of the gradient weight of all; 1 for the heaviest one."""
-    if objective is objectives[0]:
-        return 1.0
-    return objective.ledger.balance / total(o.ledger.balance for o in objectives)
 
 
 def _whole(facts: StepFacts, objective: Objective) -> str:

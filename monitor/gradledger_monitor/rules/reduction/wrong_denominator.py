@@ -25,6 +25,8 @@ from gradledger_monitor.rules.reduction.common import (
     factor,
     factor_effect,
     intended,
+    severity_of_one,
+    share_sentence,
     shows,
     tokens,
     varies,
@@ -89,7 +91,8 @@ class WrongDenominator(Rule):
     and its share is the same in every window, or differs by chance, or drifts; or a mean, or a loss
     of each element, is masked, and its batches have one size: the mask may be intended. A
     divergence on the logits of a cross entropy counts positions that this one ignores: the verdict
-    is then incomplete, if they may be padding.
+    is then incomplete, if they may be padding. Of a further loss with less than 1% of the
+    gradient's weight, it is information.
 
     **Incidents**
 
@@ -205,12 +208,13 @@ def _of_further(window: Window, objective: Objective, constant: float) -> Outcom
     itself = ignores_targets(objective)
     ignored = "ignored targets" if itself else f"those that the {main} ignores"
     return finding(
-        "warning",
+        severity_of_one(objective, objectives),
         f"The divisor of the {name} counts ignored positions",
         f"The {main} is normalised. The weights of the {held} of "
         f"the {name} match a division by all positions, including {ignored}: they add up to "
         f"{significant(ledger.balance)} instead of {significant(constant)}. So the share of the "
-        f"{name} in the gradient changes with the number of ignored targets.",
+        f"{name} in the gradient changes with the number of ignored targets."
+        f"{share_sentence(objective, objectives)}",
         token_mean(window.facts, objective),
         objective=name,
         balance=round(ledger.balance, 6),
