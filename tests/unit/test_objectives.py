@@ -340,3 +340,25 @@ def test_tokens_of_a_micro_batch_are_counted_once_whatever_else_its_loss_holds()
     second_head = term(30, 0.1, head=2)
     sent = accepted(record([[*chunks, second_head, penalty], [penalty]]))
     assert [tokens_of(m) for m in sent.micro_batches] == [30, 0]
+
+
+@pytest.mark.parametrize(
+    ("divisors", "unit", "balance"),
+    [
+        ([[4.0, 32.0], [32.0, 4.0], [4.0, 30.0], [4.0, 33.0]], "rows", 1.0),
+        ([[32.0], [32.0], [30.0], [33.0]], "tokens", 4.0),
+        ([[4.0], [4.0], [4.0], [4.0]], "tokens", 4.0),  # of which more is not known
+    ],
+)
+def test_what_k_and_its_count_divide_lacks_no_division_by_k(
+    divisors: list[list[float]], unit: str, balance: float
+) -> None:
+    """The losses of 4 coordinates each, divided by boxes: 4 micro-batches are as many."""
+    rows = (32, 32, 30, 33)
+    losses = [
+        term(4 * n, 1 / n / 4, "sum", kind="SmoothL1LossBackward0", rows=n, divisors=of)
+        for n, of in zip(rows, divisors, strict=True)
+    ]
+    (objective,) = objectives(*losses)
+    assert objective.reading.unit == unit
+    assert objective.ledger.balance == pytest.approx(balance)

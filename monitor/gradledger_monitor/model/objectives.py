@@ -28,6 +28,7 @@ from gradledger_monitor.model.readings import (
     by_loss_weights,
     by_sizes,
     is_divided_by_its_count,
+    is_divided_by_k_and_counts,
     is_fair_but_for_a_constant,
     is_of_labels,
     is_off_by_k,
@@ -293,10 +294,11 @@ def _objective(
        that weighs its tokens, also if it is divided by the sum of these weights;
     2. else, of a loss that weighs its tokens, and divides each micro-batch by the sum of its
        weights: the tokens if these are even, or the sums, if the balance is 1, or off by K;
-    3. else the first that is fair but for a constant in front of the loss, as the square of the
-       temperature of a distillation; or in which the loss of each micro-batch is a mean, but for
-       K or 1/K, an even one before others; or whose count of all ranks divides it; or a mean over
-       the tokens with a weight, if the loss weighs them;
+    3. else the first by whose count, and K, the loop divides each micro-batch; or that is fair but
+       for a constant in front of the loss, as the square of the temperature of a distillation; or
+       in which the loss of each micro-batch is a mean, but for K or 1/K, an even one before others;
+       or whose count of all ranks divides it; or a mean over the tokens with a weight, if the loss
+       weighs them;
     4. else the first even one in tokens or class weights: only its divisor is wrong; of utterances
        and labels that with the nearest balance;
     5. else, and if the loss itself weighs its tokens, the first.
@@ -327,13 +329,13 @@ def _objective(
     off_by_k = [r for r in units if is_off_by_k(r, tolerance, scale)]
     off_by_k.sort(key=lambda reading: not reading.is_even(tolerance))
     by_count = filter(is_divided_by_its_count, units)
+    divided = filter(is_divided_by_k_and_counts, units)
     readings = (Objective(name, terms, r, inside) for r in units)
     means = [o for o in readings if o.is_mean_of_counted(tolerance)]
     if means:
         return means[0]
-    return Objective(
-        name, terms, next(chain(weighted, off_by_k, by_count, even), unfair[0]), inside
-    )
+    reading = next(chain(divided, weighted, off_by_k, by_count, even), unfair[0])
+    return Objective(name, terms, reading, inside)
 
 
 def _by_own_weights(terms: list[WeightedTerm], tolerance: float) -> Reading | None:

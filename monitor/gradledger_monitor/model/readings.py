@@ -128,6 +128,22 @@ def is_divided_by_its_count(reading: Reading) -> bool:
     return ranks > 1 and all(not counts.isdisjoint(of_term) for of_term in divisors)
 
 
+def is_divided_by_k_and_counts(reading: Reading) -> bool:
+    """Whether the loop divides every term by K and by its count in this unit: no K is missing.
+
+    The 4 coordinates of a box, divided by the boxes alone, have a balance of 4 in elements.
+    """
+    k = reading.micro_batches
+    for term, line in zip(reading.terms, reading.ledger.lines, strict=True):
+        divisors = [number(divisor) for divisor in term.loss_term.divisors]
+        if k == 1 or k not in divisors:
+            return False
+        divisors.remove(k)
+        if line.tokens not in divisors:
+            return False
+    return True
+
+
 def _is_off_in_labels(reading: Reading, tolerance: float, scale: float | None) -> bool:
     """Whether the balance in labels is right, or off by K, by the ranks, or by both."""
     k, ranks = reading.micro_batches, len({line.rank for line in reading.ledger.lines})
