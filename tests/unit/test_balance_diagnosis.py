@@ -16,6 +16,7 @@ from gradledger_monitor.rules.balance.counts import NO_COUNT
 from gradledger_monitor.rules.balance.diagnosis import (
     ADDED_AGAIN,
     CHANGED,
+    EPISODES,
     NO_ELEMENTS,
     NORMALISED_WEIGHTS,
     OWN_LOSSES,
@@ -772,6 +773,36 @@ def test_a_sum_with_weights_of_its_own_may_pass_on_cached_gradients() -> None:
     chunk = term(12, 0.5, "none", undivided=True, **inside)
     chunk = dataclasses.replace(chunk, kind="SumBackward0")
     assert not_measured(first(facts(record([chunk] * 4)), before(48.0))) == PASSED_ON
+
+
+def policy_loss(elements: int, weight: float, least: float = 0.01) -> Term:
+    """Log-probabilities, multiplied by advantages; the average size of their weights is given."""
+    sizes = {"weight_min": least, "weight_max": 2 * weight, "weight_size": weight}
+    inside = {"elements": elements, "element_weight": weight, "size": None, "rows": None}
+    loss = term(elements, weight / 40, "none", **sizes, **inside)
+    return dataclasses.replace(loss, kind="GatherBackward0")
+
+
+@pytest.mark.parametrize(
+    ("least", "may_be"),
+    [(0.001, True), (0.0, False)],  # a mask leaves out the other elements
+)
+def test_each_micro_batch_of_a_policy_loss_may_be_an_episode_with_a_mean(
+    least: float, may_be: bool
+) -> None:
+    steps = [
+        facts(record([policy_loss(n, 1 / n / 4, least) for n in sizes], number))
+        for number, sizes in enumerate(((9, 5, 12, 6), (4, 12, 3, 7), (8, 2, 9, 6)), 1)
+    ]
+    assert (EPISODES in judged(steps).coverage["reduction.token_weights_unequal"]) == may_be
+
+
+def test_the_steps_of_an_episode_may_add_up() -> None:
+    steps = [
+        facts(record([policy_loss(n, 1 / 4) for n in sizes]))
+        for sizes in ((9, 5, 12, 6), (4, 12, 3, 7), (8, 2, 9, 6))
+    ]
+    assert {d.reason for d in windows(*steps) if d.pattern != "pending"} == {EPISODES}
 
 
 def test_the_dot_product_of_a_loss_that_is_divided_by_k_is_fair() -> None:

@@ -82,6 +82,11 @@ NORMALISED_WEIGHTS = (
     "the loss weighs its elements, and may have divided these weights by their sum in each "
     'micro-batch, so that its sum may be a weighted mean; if it is, declare contract="sample"'
 )
+EPISODES = (
+    "the loss weighs its elements by numbers of both signs, as a policy loss does by advantages: "
+    "each micro-batch may be an episode, whose steps are averaged or added up on purpose; if it "
+    'is, declare contract="sample"'
+)
 BY_SAMPLES = (
     "the loss is multiplied by a number that equals its batch size, so it may be meant as a sum "
     'over samples, which no accumulation divides; if it is, declare contract="sample"'
@@ -214,6 +219,8 @@ def _of_main(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> 
         return Diagnosis("unmeasured", NO_ELEMENTS, objective)
     if diagnosis.pattern == "sum" and objective.has_normalised_weights(facts.tolerance):
         return Diagnosis("unmeasured", NORMALISED_WEIGHTS, objective)
+    if diagnosis.pattern == "sum" and objective.may_be_episodes:
+        return Diagnosis("unmeasured", EPISODES, objective)
     harmless = diagnosis.pattern in FAIR or diagnosis.pattern == "coefficient"
     if not harmless and may_pass_on_gradients(objective):
         return Diagnosis("unmeasured", PASSED_ON, objective)

@@ -15,6 +15,7 @@ from gradledger_monitor.model.unmeasured import NO_BACKWARD, SKIPPED
 from gradledger_monitor.rules.balance.diagnosis import (
     ADDED_AGAIN,
     CONSTANT_TARGETS,
+    EPISODES,
     NONLINEAR,
     WEIGHTED_INSIDE,
     is_undecided,
@@ -111,12 +112,13 @@ class TokenWeightsUnequal(Rule):
     weights, or by others, it is near, and the verdict states it); the loss itself gives the tokens
     of one micro-batch different weights (advantages, a mean per sequence), and its elements have
     equal weights, or a mask may have left some of them out; each micro-batch has as many elements
-    as a ranked list has pairs, and each list may count once; a loss other than a cross entropy is
-    divided by another number than a count, such as a sum of targets; micro-batches of equal counts
-    have weights that follow from their data, such as a loss that is divided by its detached value;
-    a further loss moves less than the warning's share of the gradient; each backward has a separate
-    loss (real and fake batches of a GAN critic); the run declares ``contract="sequence"`` or
-    ``contract="sample"``.
+    as a ranked list has pairs, and each list may count once; the loss multiplies its elements by
+    numbers of both signs, as advantages, and each micro-batch may be an episode; a loss other than
+    a cross entropy is divided by another number than a count, such as a sum of targets;
+    micro-batches of equal counts have weights that follow from their data, such as a loss that is
+    divided by its detached value; a further loss moves less than the warning's share of the
+    gradient; each backward has a separate loss (real and fake batches of a GAN critic); the run
+    declares ``contract="sequence"`` or ``contract="sample"``.
 
     **Incidents**
 
@@ -314,6 +316,8 @@ def why_not_evaluated(
         return not_measured(OTHER_DIVISOR)
     if reading.is_of_means(facts.tolerance) and may_have_pairs_of_lists(objective):
         return not_measured(PAIRS)
+    if objective.may_be_episodes and reading.is_of_means(facts.tolerance):
+        return not_measured(EPISODES)
     if objective is not objectives[0]:
         moved = reading.ledger.misallocation * share_of(objective, objectives)
         return not_applicable(LIGHT) if moved < light else None
