@@ -336,6 +336,47 @@ def test_unscaled_losses_may_have_gradients_that_are_scaled() -> None:
     assert finding_of("unscaled_backward", body) is None
 
 
+@pytest.mark.parametrize(
+    ("scaled_by", "beside", "is_reported"),
+    [
+        (SCALE, None, True),
+        (SCALE / 10, 0.1, True),  # the scaled one has a weight, and the other one has a weight
+        (SCALE, SCALE, False),  # scaled by hand
+        (SCALE, 1e-4 * SCALE, False),  # with a weight
+        (10.0, None, False),  # no scale in either
+    ],
+)
+def test_a_loss_that_is_added_to_a_scaled_one_is_unscaled(
+    scaled_by: float, beside: float | None, is_reported: bool
+) -> None:
+    window = record([], 1, post_factor=1 / SCALE, scaler=Scaler(1, SCALE, unused=True))
+    window.micro_batches = record(
+        [
+            [
+                term(10, (c or 1.0) / 10, coefficient=c, head=h)
+                for h, c in ((1, scaled_by), (2, beside))
+            ]
+        ]
+    ).micro_batches
+    window.events = [Event("scaler_step", 1)]
+    reported = finding_of("unscaled_backward", window)
+    assert (reported is not None) is is_reported
+    if reported is not None:
+        assert reported.title == "A loss is added to a scaled loss, and is not scaled"
+        assert reported.evidence["scale"] == SCALE
+
+
+def test_a_loss_beside_a_scaled_one_may_have_a_factor_that_is_not_read() -> None:
+    """Its weight shows the scale."""
+    window = record(
+        [[term(10, SCALE / 10, coefficient=c, head=h) for h, c in ((1, SCALE), (2, None))]],
+        post_factor=1 / SCALE,
+        scaler=Scaler(1, SCALE, unused=True),
+    )
+    window.events = [Event("scaler_step", 1)]
+    assert finding_of("unscaled_backward", window) is None
+
+
 def test_an_unscale_of_what_was_discarded_afterwards_is_left_alone() -> None:
     for after, fresh, is_reported in ((1, False, True), (1, True, False), (2, False, False)):
         window = scaled(1, Event("unscale", after), STEP)

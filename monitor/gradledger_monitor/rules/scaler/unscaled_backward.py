@@ -5,15 +5,24 @@ from __future__ import annotations
 from gradledger_monitor.ingest.schema import MicroBatch
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.numbers import number
+from gradledger_monitor.model.objectives import Objective
+from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.tolerances import WEIGHT_HALF
-from gradledger_monitor.rules.balance.evidence import may_pass_on_gradients
+from gradledger_monitor.rules.balance.evidence import (
+    common_coefficient,
+    is_round,
+    may_pass_on_gradients,
+)
 from gradledger_monitor.rules.gradient_scale_effects import constant_factor_effect
 from gradledger_monitor.rules.number_text import significant
+from gradledger_monitor.rules.objective_names import objective_name
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding
 from gradledger_monitor.rules.scaler.common import LEAST_SCALE, SCALER_STEPS_OR_SCALES
 
 FIX = """\
 scaler.scale(loss).backward()      # for every loss of the window"""
+FIX_OF_SUM = """\
+scaler.scale(loss + other).backward()      # the sum, not one of the losses"""
 
 
 class UnscaledBackward(Rule):
@@ -24,7 +33,8 @@ class UnscaledBackward(Rule):
     Some micro-batches of the window start from a scaled loss, others from an unscaled one, whose
     gradients are smaller. Or all start from an unscaled one, the result of ``GradScaler.scale`` is
     not used, ``GradScaler.step`` divides the gradients by the scale, and the balance is 1/scale, or
-    K or 1/K of it.
+    K or 1/K of it. Or a loss is added to the result of ``GradScaler.scale``: of the constants in
+    front of the two, one is a multiple of the scale.
 
     **Why it matters**
 
@@ -90,13 +100,28 @@ class UnscaledBackward(Rule):
         if facts.record.skipped or facts.unmeasured or scaler is None or objective is None:
             return OK
         scale = number(scaler.scale)
-        passes_on = objective.weighted_inside or may_pass_on_gradients(objective)
-        if scale is None or not scaler.unused or passes_on:
-            return OK  # the loop may multiply by the scale below the loss, or use its gradients
+        if scale is None or scale < LEAST_SCALE or not scaler.unused:
+            return OK
         left = facts.shared_factors[facts.lowest_rank] * scale  # 1: it was divided by the scale
+        passes_on = any(o.weighted_inside or may_pass_on_gradients(o) for o in facts.objectives)
+        if abs(left - 1) > WEIGHT_HALF or passes_on:
+            return OK  # the loop may multiply by the scale below the loss, or use its gradients
+        beside = _added_to_a_scaled_loss(facts, scale)
+        if beside is not None:
+            name = objective_name(beside, facts.objectives)
+            return finding(
+                "error",
+                "A loss is added to a scaled loss, and is not scaled",
+                f"The {name} was not multiplied by the scale of {significant(scale)}, and another "
+                "loss of the same backward was. GradScaler.step divided the gradients of both by "
+                f"the scale: the {name} weighs {significant(scale)} times too little.",
+                FIX_OF_SUM,
+                scale=scale,
+                balance=beside.ledger.balance,
+            )
         balance, k = objective.ledger.balance, facts.micro_batches
         is_off = any(abs(balance * scale / n - 1) < WEIGHT_HALF for n in (1, k, 1 / max(k, 1)))
-        if scale < LEAST_SCALE or abs(left - 1) > WEIGHT_HALF or not is_off:
+        if not is_off:
             return OK
         return finding(
             "error",
@@ -109,6 +134,32 @@ class UnscaledBackward(Rule):
             scale=scale,
             balance=balance,
         )
+
+
+def _added_to_a_scaled_loss(facts: StepFacts, scale: float) -> Objective | None:
+    """The loss that lacks the scale, if another one of the same backwards is multiplied by it.
+
+    Authors write round constants, and a loss scale is no round number: it shows in which constant
+    it is.
+    """
+    constants = [(o, common_coefficient(o)) for o in facts.objectives]
+    if not any(c and is_round(c / scale) and not is_round(c) for _, c in constants):
+        return None
+    for objective, constant in constants:
+        c = abs(constant or 1.0)
+        if is_round(c) and not is_round(c / scale) and _weighs_at_most(objective, c):
+            return objective
+    return None
+
+
+def _weighs_at_most(objective: Objective, constant: float) -> bool:
+    """Whether the constant is all that makes the loss heavier than a mean, or a sum."""
+    most = constant * (1 + WEIGHT_HALF)
+    for term in objective.terms:
+        weight = abs(number(term.loss_term.weight) or 0.0)
+        if weight * term.tokens > most and abs(weight / constant - 1) > WEIGHT_HALF:
+            return False
+    return True
 
 
 def _is_scaled_by_the_loop(micro_batch: MicroBatch, scaled: list[MicroBatch], scale: float) -> bool:
