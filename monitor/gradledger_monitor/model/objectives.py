@@ -142,12 +142,13 @@ class Objective:
     def is_mean_of_counted(self, tolerance: float) -> bool:
         """Whether each micro-batch is divided by its number of tokens with a weight.
 
-        The loss weighs the tokens, too. A micro-batch of one sequence may have its mean by design.
+        The loss weighs the tokens, too. A micro-batch of one sequence may have its mean by design;
+        of a pick, how many sequences it has is not known.
         """
         if self.reading.unit != "counted_elements" or self.elements_count:
             return False
         terms = [t.loss_term for t in self.terms]
-        of_tokens = all(t.elements == t.size for t in terms)
+        of_tokens = all(t.elements == t.size and t.rows is not None for t in terms)
         alone = all((t.rows if t.samples is None else t.samples) == 1 for t in terms)
         return of_tokens and not alone and self.reading.is_of_means(tolerance)
 

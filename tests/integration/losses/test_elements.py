@@ -690,3 +690,27 @@ def test_a_mean_of_the_outputs_of_ddp_is_no_hidden_loss(loss: Callable[[Tensor],
     """The critic of a WGAN, and the loss of a reward model."""
     (term,) = terms_on(Rows.of(6), lambda logits, rows: loss(_DDPSink.apply(logits)))  # type: ignore[no-untyped-call]
     assert (term.kind, term.of) == ("MeanBackward0", None)
+
+
+@pytest.mark.parametrize("pick", ["gather", "index"])
+@pytest.mark.parametrize("leave_out", ["index", "mask", "select"])
+def test_a_pick_counts_its_positions_whatever_leaves_some_of_them_out(
+    pick: str, leave_out: str
+) -> None:
+    rows = Rows.of(6)
+    counts = torch.arange(6) > 1
+
+    def loss(logits: Tensor, rows: Rows) -> Tensor:
+        logs = logits.log_softmax(-1)
+        if pick == "gather":
+            picked = -logs.gather(-1, rows.labels[:, None])[:, 0]
+        else:
+            picked = -logs[torch.arange(6), rows.labels]
+        if leave_out == "index":
+            return picked[counts].mean()
+        if leave_out == "select":
+            return picked.masked_select(counts).mean()
+        return (picked * counts).sum() / counts.sum()
+
+    (term,) = terms_on(rows, loss)
+    assert (term.tokens, term.size) == (4, 6)

@@ -23,7 +23,7 @@ from gradledger.observers.losses.found_losses import (
 )
 from gradledger.observers.losses.loss_patterns import soft_target_side
 from gradledger.observers.losses.masks_below import ELEMENTWISE_LOSSES, mask_below
-from gradledger.observers.losses.node_names import REDUCTIONS, SOFT_CROSS_ENTROPY
+from gradledger.observers.losses.node_names import PICKS, REDUCTIONS, SOFT_CROSS_ENTROPY
 from gradledger.observers.losses.sample_counts import sample_count
 from gradledger.observers.losses.saved_hooks import has_unpack_hook, saved
 from gradledger.observers.losses_compiled.terms import compiled_term
@@ -66,6 +66,8 @@ def open_term(loss: LossNode) -> OpenTerm:
         term = _elementwise_term(node, loss.name)
     else:
         term = OpenTerm(loss.name, "none", target=_saved_target(node), positions=_labels(node))
+        if loss.name in PICKS:
+            term.size = math.prod(shape_of(node))  # of which an index or a mask above leaves some
     term.smoothed = loss.smoothed_size
     if loss.reduction is not None:
         term.elements = math.prod(_reduced_shape(loss))
