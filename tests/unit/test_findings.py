@@ -267,6 +267,49 @@ def test_a_run_is_not_balanced_by_few_or_early_windows(measured: str, reason: st
     assert evaluation.verdict == "incomplete"
 
 
+class MeasuredOnce(Rule):
+    """Measured in the first window alone."""
+
+    def evaluate(self, window: Window) -> Outcome:
+        return OK if window.facts.step == 1 else not_measured("not recorded")
+
+
+class MeasuredOverTime(MeasuredOnce):
+    """The same, of a rule that needs several windows."""
+
+    by_window = False
+
+
+@pytest.mark.parametrize(
+    ("rule", "coverage"),
+    [
+        (MeasuredOnce, "not_measured: not measured in the last 9 windows: not recorded"),
+        (MeasuredOverTime, "ok"),
+    ],
+)
+def test_every_rule_that_is_about_single_windows_needs_enough_of_them(
+    rule: type[Rule], coverage: str
+) -> None:
+    state = RunState(RunInfo("r", "n"), rules=[rule], history_rules=[])
+    for each in steps((10, RIGHT)):
+        state.add_facts(each)
+    assert state.result().coverage[rule.id()] == coverage
+
+
+@pytest.mark.parametrize("family", ["loop", "scaler", "ddp"])
+def test_rules_on_loops_scalers_and_ranks_are_about_single_windows(family: str) -> None:
+    """But those that compare data or models of several windows."""
+    others = {"ddp.duplicate_data", "ddp.replica_drift"}
+    structural = [r for r in RULES if r.id().startswith(f"{family}.") and r.kind == "S"]
+    assert {r.id() for r in structural if not r.by_window} <= others
+
+
+@pytest.mark.parametrize("rule", [r for r in RULES if r.kind == "S"], ids=lambda rule: rule.id())
+def test_a_rule_that_needs_several_windows_is_not_about_single_ones(rule: type[Rule]) -> None:
+    if any("needs" in name for name in rule.parameters()):
+        assert not rule.by_window
+
+
 def test_measured_windows_are_counted_across_a_snapshot() -> None:
     first, second = RunState(RunInfo("r", "n")), RunState(RunInfo("r", "n"))
     *before, last = windows("+--")

@@ -27,6 +27,7 @@ class RuleEvaluation(RuleOutcomes):
     def __init__(self, rule: Rule, optimizer: int) -> None:
         super().__init__(rule.id(), optimizer)
         self.rule = rule
+        self.counts_windows = rule.by_window and rule.kind == "S"
         self.last_outcome: Outcome | None = None  # of the last window
         self.windows = MeasuredWindows(0, 0, 0, "")
 
@@ -100,7 +101,7 @@ class RuleEvaluation(RuleOutcomes):
     def _coverage_of_windows(self, outcome: Outcome | None) -> Outcome | None:
         """The strongest outcome; if that is ok, and too few windows are measured, why not."""
         windows = self.windows
-        if outcome is None or outcome.status != "ok" or not self.rule.by_window:
+        if outcome is None or outcome.status != "ok" or not self.counts_windows:
             return outcome
         total = windows.measured + windows.unmeasured
         last = max(LAST_WINDOWS, LAST_SHARE * total)
@@ -168,7 +169,7 @@ def evaluate_window(group: RuleGroup, window: Window) -> None:
                     outcome = about_steps(outcome, precondition.steps(window))
             except Exception as error:
                 outcome = failed(error)
-        if evaluation.rule.by_window:
+        if evaluation.counts_windows:
             evaluation.count(outcome, window.facts.record)
         # A repeated outcome changes nothing else, unless it counts towards the end of a finding.
         if outcome is not evaluation.last_outcome or evaluation.last_finding is not None:

@@ -61,8 +61,9 @@ class RuleDefinition(metaclass=RuleMeta):
     # data, and not about what is made of its gradients.
     secondary: ClassVar[bool] = False
     # Whether an ok is about its window alone: then a run is ok only if enough of its windows, and
-    # one of the last, are measured. Not of a rule that needs several windows to measure anything.
-    by_window: ClassVar[bool] = False
+    # one of the last, are measured. Not of a rule that needs several windows to measure anything,
+    # as every statistical one does, or that measures some windows only.
+    by_window: ClassVar[bool] = True
     # Rules whose findings this one explains, as patterns: "norm.*".
     inhibits: ClassVar[tuple[str, ...]] = ()
     # The same for findings that began later, or at the same step if the other rule comes later in

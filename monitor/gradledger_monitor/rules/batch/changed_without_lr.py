@@ -173,6 +173,7 @@ class ChangedWithoutLr(Rule):
     """
 
     points_at = ("step",)
+    by_window = False
     factor = Parameter(1.5, "factor by which the batch changes")
     windows = Parameter(3, "windows for which the new batch size must stay")
     before = Parameter(6, "windows that must have had the old batch size, three quarters of them")

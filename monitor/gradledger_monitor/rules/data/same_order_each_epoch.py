@@ -52,6 +52,7 @@ class SameOrderEachEpoch(Rule):
     """
 
     points_at = ("batches",)
+    by_window = False
     secondary = True
 
     least = Parameter(4, "smallest number of micro-batches that counts as an epoch")

@@ -67,6 +67,7 @@ class DuplicateData(Rule):
     """
 
     points_at = ("batches", "backward")
+    by_window = False
     secondary = True
 
     windows = Parameter(3, "windows in a row with equal fingerprints")

@@ -124,6 +124,7 @@ class ReplicaDrift(Rule):
     """
 
     points_at = ("step",)
+    by_window = False  # replicas that are equal show what came before
     windows = Parameter(
         5,
         "windows in a row in which groups of ranks, or an optimizer beside DDP, train apart",

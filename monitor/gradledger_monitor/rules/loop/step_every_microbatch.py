@@ -72,7 +72,6 @@ class StepEveryMicrobatch(Rule):
     """
 
     points_at = ("step",)
-    by_window = True
     precondition = OFF_OR_BESIDE
 
     def evaluate(self, window: Window) -> Outcome:

@@ -64,6 +64,7 @@ class PartWithoutGradient(Rule):
     """
 
     points_at = ("loss", "backward")
+    by_window = False
     needed = Parameter(8, "micro-batches")
     share = Parameter(0.01, "of the loss, from which a part is reported", most=1.0)
 

@@ -64,6 +64,7 @@ class DeadLayer(Rule):
     """
 
     points_at = ("backward", "step")
+    by_window = False
     needed = Parameter(20, "sampled steps at each of which a layer has no gradient")
 
     def evaluate(self, window: Window) -> Outcome:

@@ -73,6 +73,7 @@ class VanishingByDepth(Rule):
     moved = Parameter(1e-3, "the same of the relative update", most=1.0)
 
     points_at = ("backward",)
+    by_window = False
     inhibits = ("norm.dead_layer",)
 
     state = declare(_in_a_row=list[int])

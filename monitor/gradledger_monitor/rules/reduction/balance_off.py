@@ -51,7 +51,6 @@ class BalanceOff(Rule):
     """
 
     points_at = ("loss", "backward")
-    by_window = True
     precondition = BALANCE_OFF
 
     def evaluate(self, window: Window) -> Outcome:

@@ -60,7 +60,6 @@ class DoubleDivision(Rule):
     """
 
     points_at = ("loss", "backward")
-    by_window = True
     precondition = BALANCE_OFF
 
     def evaluate(self, window: Window) -> Outcome:

@@ -63,7 +63,6 @@ class MissingDivision(Rule):
     """
 
     points_at = ("backward", "loss")
-    by_window = True
     precondition = BALANCE_OFF
 
     def evaluate(self, window: Window) -> Outcome:

@@ -57,7 +57,6 @@ class PartialWindow(Rule):
     """
 
     points_at = ("backward", "loss")
-    by_window = True
     inhibits = ("batch.changed_without_lr",)
 
     precondition = BALANCE_OFF

@@ -127,7 +127,6 @@ class TokenWeightsUnequal(Rule):
     """
 
     points_at = ("loss", "backward")
-    by_window = True
     error = Parameter(0.05, "misallocation from which it is an error", most=1.0)
     warning = Parameter(LEAST_SHARE, "misallocation from which it is a warning", most=1.0)
     recent = Parameter(50, "windows over which misallocation is averaged")

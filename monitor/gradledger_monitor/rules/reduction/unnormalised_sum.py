@@ -58,7 +58,6 @@ class UnnormalisedSum(Rule):
     """
 
     points_at = ("loss", "backward")
-    by_window = True
     precondition = BALANCE_OFF
 
     def evaluate(self, window: Window) -> Outcome:

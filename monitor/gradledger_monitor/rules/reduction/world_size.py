@@ -169,7 +169,6 @@ class WorldSize(Rule):
     """
 
     points_at = ("loss", "backward")
-    by_window = True
     precondition = BALANCE_OFF_BY_RANKS
 
     def evaluate(self, window: Window) -> Outcome:

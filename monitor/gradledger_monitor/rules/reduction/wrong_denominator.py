@@ -100,7 +100,6 @@ class WrongDenominator(Rule):
     """
 
     points_at = ("loss", "backward")
-    by_window = True
     inhibits = ("reduction.balance_off",)  # of windows before the one that shows the cause
     precondition = BALANCE_OFF
 
