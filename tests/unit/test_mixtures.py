@@ -8,7 +8,14 @@ from typing import Any
 
 import pytest
 
-from gradledger_monitor.model.ranks.mixtures import changes_of, is_outer_step, keep_mean, mixture_of
+from gradledger_monitor.model.ranks.mixtures import (
+    centre_moves,
+    changes_of,
+    drawn_together,
+    is_outer_step,
+    keep_mean,
+    mixture_of,
+)
 
 RANKS, COORDINATES = 4, 16
 DRIFT = 1e-3  # of the models between two averages
@@ -59,7 +66,37 @@ def test_ranks_that_exchange_models_keep_their_average(mix: Any) -> None:
     rows = models(0)
     assert keep_mean(rows, mix(rows))
     body = [new[:8] + old[8:] for new, old in zip(mix(rows), rows, strict=True)]
-    assert not keep_mean(rows, body)  # the heads stay as they are
+    assert keep_mean(rows, body)  # a fragment, as in streaming DiLoCo
+
+
+def drawn(rows: list[list[float]], centre: list[float], part: float = 0.2) -> list[list[float]]:
+    """Each rank is drawn to the centre alone."""
+    return [[v - part * (v - c) for v, c in zip(row, centre, strict=True)] for row in rows]
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("part", [0.02, 0.2, 1.0])
+def test_a_centre_that_moves_is_one_that_the_ranks_exchange(seed: int, part: float) -> None:
+    """Elastic averaging: a decay to the weights at the start has one that stays."""
+    start = models(seed, drift=0.0)[0]
+    moved = models(seed)[0]
+    first, second = models(seed), [[v + DRIFT for v in row] for row in models(seed)]
+    earlier = drawn_together(first, drawn(first, start, part))
+    again = drawn_together(second, drawn(second, start, part))
+    other = drawn_together(second, drawn(second, moved, part))
+    assert earlier and again and other
+    assert earlier.remaining == pytest.approx(1 - part, abs=1e-6)
+    assert not centre_moves(earlier.centres, again, second)
+    assert centre_moves(earlier.centres, other, second)
+    assert not centre_moves([], other, second)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_ranks_that_are_drawn_to_centres_of_their_own_exchange_nothing(seed: int) -> None:
+    """As by an average of the weights over time, which each rank has for itself."""
+    rows, centres = models(seed), models(seed + 1)
+    after = [drawn([row], centre)[0] for row, centre in zip(rows, centres, strict=True)]
+    assert drawn_together(rows, after) is None
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from gradledger.observers.parameter_updates import ALL_UNTIL, replica_indices
 from gradledger.records import Replica, Samples, StepRecord
 from gradledger_monitor.model.findings import EvaluationResult, Finding
 from gradledger_monitor.model.ranks.topology import NORMALISED
+from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.ddp.trained_apart import (
     ALONE,
     ALONE_AND_COMMUNICATES,
@@ -294,6 +295,64 @@ def test_an_average_of_some_parameters_under_ddp_is_not_measured(left_out: bool)
     evaluation = judged(steps)
     assert finding(evaluation) is None
     assert ("1 of 3 parameters differs" in evaluation.coverage[DRIFT]) is left_out
+
+
+def local_steps(exchanges: dict[int, dict[int, Samples]]) -> list[StepFacts]:
+    """Steps under ``no_sync()``. ``exchanges``: by step, then by rank, the models that changed."""
+    steps = []
+    for number in range(1, max(exchanges) + 1):
+        ranks = []
+        for rank in range(4):
+            local: dict[str, Any] = {"samples": None, "sync": "none", "collectives_after": 0}
+            prints = (EQUAL if number == 1 else ALL)[rank % 2]
+            each = one_rank(number, rank % 2, prints, norm=1.0 + rank, wrapper="ddp", **local)
+            each.micro_batches[0].wrapper = "no_sync"
+            each.models = exchanges.get(number, {}).get(rank)
+            ranks.append(each)
+        steps.append(facts(*ranks))
+    return steps
+
+
+def drawn_to(centre: list[float]) -> dict[int, Samples]:
+    rows = {r: [v + 0.01 * r for v in OWN[0]] for r in range(4)}
+    near = {
+        r: [0.8 * v + 0.2 * c for v, c in zip(row, centre, strict=True)] for r, row in rows.items()
+    }
+    return {r: Samples(row, near[r]) for r, row in rows.items()}
+
+
+def fragment(number: int) -> dict[int, Samples]:
+    """Three of six values become one on all ranks, in turns: neither the mean nor a copy."""
+    rows = {r: [v + 0.01 * r + 0.1 * number for v in OWN[0][:3] * 2] for r in range(4)}
+    new = [0.9 * v - 0.05 for v in rows[0]]
+    same = slice(0, 3) if number % 2 else slice(3, 6)
+    after = {r: list(new) for r in rows}
+    for rank, row in rows.items():
+        after[rank][same] = row[same]
+    return {rank: Samples(row, after[rank]) for rank, row in rows.items()}
+
+
+ONE_PAIR = {0: Samples(OWN[0], MEAN), 1: Samples(OWN[1], MEAN)}
+CENTRES = ([0.5, 1.5, -0.5, 2.5], [0.6, 1.3, -0.4, 2.7])
+
+
+@pytest.mark.parametrize(
+    ("exchanges", "withdrawn"),
+    [
+        ({3: ONE_PAIR}, True),
+        ({3: {0: Samples(OWN[0], MEAN)}}, False),  # a rank that changes its model alone
+        ({3: drawn_to(CENTRES[0]), 5: drawn_to(CENTRES[1])}, True),  # elastic averaging
+        ({3: drawn_to(CENTRES[0]), 5: drawn_to(CENTRES[0])}, False),  # a decay to the start
+        ({3: drawn_to(CENTRES[0])}, False),
+        ({n: fragment(n) for n in (3, 4, 5, 6)}, True),  # outer steps, as in streaming DiLoCo
+        ({n: fragment(n) for n in (3, 4)}, False),  # each fragment once
+    ],
+)
+def test_exchanges_of_models_withdraw_that_nothing_is_synchronised(
+    exchanges: dict[int, dict[int, Samples]], withdrawn: bool
+) -> None:
+    evaluation = judged(local_steps(exchanges))
+    assert ("ddp.never_synced" not in {f.rule for f in evaluation.findings}) is withdrawn
 
 
 OF_FOUR = (*OWN, [2.0, 2.0, 1.0, -1.0], [-1.0, 3.0, 0.5, 2.0])

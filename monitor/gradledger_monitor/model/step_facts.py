@@ -37,6 +37,7 @@ from gradledger_monitor.model.objectives import (
     signs_differ,
 )
 from gradledger_monitor.model.ranks import across_groups, manual_all_reduce, topology
+from gradledger_monitor.model.ranks.exchange import exchange_of
 from gradledger_monitor.model.ranks.manual_all_reduce import ManualAllReduce
 from gradledger_monitor.model.ranks.outside_wrapper import with_outside
 from gradledger_monitor.model.readings import WeightedTerm
@@ -98,6 +99,7 @@ class StepFacts:
         self.step = step
         self.records = records
         self.all_reduce = all_reduce
+        self.exchange = exchange_of(records)  # of the ranks' models
         self.ranks = ranks or range(run.world_size)
         self.complete = len(records) >= run.world_size  # every rank has sent its record
         # why the hooks could measure nothing of this step, on some rank

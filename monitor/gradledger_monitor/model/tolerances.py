@@ -19,3 +19,4 @@ INSIDE = 2e-3
 
 # Norms of one gradient, which each rank computes from the same numbers.
 NORM = 1e-5
+REPLICAS = 1e-6  # of parameters on several ranks, where replicas are equal bit by bit

@@ -6,8 +6,9 @@ are far above the rounding of parameters, distinguish their average from a copy 
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from gradledger_monitor.model.ranks.rows import MIN_COORDINATES, Rows
 from gradledger_monitor.model.ranks.weighted_sum import rank_factors
@@ -40,24 +41,76 @@ def mixture_of(before: Rows, after: Rows) -> Mixture | None:
     return "copy" if _is_near_one(before, row) else "other"
 
 
+class Drawn(NamedTuple):
+    """The ranks' values have moved the same part of the way to a centre that is common to them."""
+
+    remaining: float  # the part of the difference between the ranks that is left
+    centres: list[float | None]  # of each coordinate; None if it did not change, or shows nothing
+
+
 def keep_mean(before: Rows, after: Rows) -> bool:
-    """Whether all models changed, and not their average: ranks have exchanged what they have.
+    """Whether what changed of the models has the same average: ranks exchange what they have.
 
     Pairs that average theirs do this (gossip), and an average that arrives some steps later. A
     decay, a limit or a checkpoint changes the average, too.
     """
     changed = 0
-    for then, now in zip(zip(*before, strict=True), zip(*after, strict=True), strict=True):
-        size, spread = max(map(abs, then)), max(then) - min(then)
-        change = max(map(abs, _difference(now, then)))
+    for then, now in _columns(before, after):
+        size, change = max(map(abs, then)), max(map(abs, _difference(now, then)))
         moved = abs(total(now) - total(then)) / len(then)
         if not moved <= SHARE * change + ROUNDING * size < LARGE:
             return False
-        if spread > SHOWS * size:
-            if change <= SHOWS * size:
-                return False
-            changed += 1
+        changed += _shows_change(then, now)
     return changed >= MIN_COORDINATES
+
+
+def drawn_together(before: Rows, after: Rows) -> Drawn | None:
+    """What drew the ranks' values together by one factor, if anything did: elastic averaging.
+
+    What a rank does alone may do this, too: a decay to 0, or to the weights at the start. Such a
+    centre does not move from one time to the next.
+    """
+    columns = _columns(before, after)
+    shown = [_shows_change(then, now) for then, now in columns]
+    chosen = [column for column, shows in zip(columns, shown, strict=True) if shows]
+    if len(chosen) < MIN_COORDINATES:
+        return None
+    pairs = [(_deviations(then), _deviations(now)) for then, now in chosen]
+    # each coordinate has one vote: those of large parameters do not outweigh the rest
+    squares = [total(v * v for v in then) for then, _ in pairs]
+    parts = [
+        total(map(operator.mul, then, now)) / square
+        for (then, now), square in zip(pairs, squares, strict=True)
+    ]
+    remaining = total(parts) / len(parts)
+    if not -ROUNDING <= remaining < 1 - ROUNDING:
+        return None
+    for (then, _), (deviations, left) in zip(chosen, pairs, strict=True):
+        allowed = SHARE * (1 - remaining) * max(map(abs, deviations)) + ROUNDING * max(
+            map(abs, then)
+        )
+        if any(abs(v - remaining * d) > allowed for d, v in zip(deviations, left, strict=True)):
+            return None
+    return Drawn(
+        remaining,
+        [
+            (total(now) - remaining * total(then)) / len(then) / (1 - remaining) if shows else None
+            for (then, now), shows in zip(columns, shown, strict=True)
+        ],
+    )
+
+
+def centre_moves(earlier: Sequence[float | None], drawn: Drawn, before: Rows) -> bool:
+    """Whether the centre is another one than the last time, in most coordinates of both times."""
+    if len(earlier) != len(drawn.centres):
+        return False
+    moved: list[bool] = []
+    for last, centre, values in zip(earlier, drawn.centres, zip(*before, strict=True), strict=True):
+        if last is not None and centre is not None:
+            spread, size = max(values) - min(values), max(map(abs, values))
+            allowed = SHARE * spread + ROUNDING * size / (1 - drawn.remaining)
+            moved.append(abs(centre - last) > allowed)
+    return sum(moved) >= MIN_COORDINATES and 2 * sum(moved) > len(moved)
 
 
 def is_outer_step(before: Rows, row: Sequence[float], earlier: Rows) -> bool:
@@ -123,6 +176,22 @@ def _is_near_one(before: Rows, row: Sequence[float]) -> bool:
         if _distance(each, row) < NEAR * min(_distance(each, other) for other in others):
             return True
     return False
+
+
+def _columns(before: Rows, after: Rows) -> list[tuple[tuple[float, ...], tuple[float, ...]]]:
+    return list(zip(zip(*before, strict=True), zip(*after, strict=True), strict=True))
+
+
+def _shows_change(then: Sequence[float], now: Sequence[float]) -> bool:
+    """Whether a coordinate differs between the ranks and has changed, both beyond rounding."""
+    size, spread = max(map(abs, then)), max(then) - min(then)
+    change = max(map(abs, _difference(now, then)))
+    return SHOWS * size < spread < LARGE and SHOWS * size < change < LARGE
+
+
+def _deviations(values: Sequence[float]) -> list[float]:
+    mean = total(values) / len(values)
+    return [v - mean for v in values]
 
 
 def _difference(values: Sequence[float], reference: Sequence[float]) -> list[float]:

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from gradledger_monitor.ingest.schema import Samples
 from gradledger_monitor.model.findings import Outcome, Status, Withdrawal
-from gradledger_monitor.model.ranks.manual_all_reduce import values_of
-from gradledger_monitor.model.ranks.mixtures import (
-    changes_of,
-    is_outer_step,
-    keep_mean,
-    mixture_of,
-)
-from gradledger_monitor.model.ranks.rows import MIN_COORDINATES
+from gradledger_monitor.model.ranks.exchange import Exchange
+from gradledger_monitor.model.ranks.mixtures import centre_moves, changes_of, is_outer_step
 from gradledger_monitor.model.step_facts import StepFacts
-from gradledger_monitor.rules.ddp.replicas import SAME, differ_by
 from gradledger_monitor.rules.state import declare
 
 SHOWS_A_PERIOD = 2  # times in which models became equal
@@ -31,7 +23,8 @@ MAYBE_OUTER_STEPS = (
 )
 MIXED = (
     "the ranks step on their own gradients, and exchange parts of their models: whether these mix "
-    "over all ranks, as in gossip averaging, is not known"
+    "over all ranks, as in gossip or elastic averaging, is not "
+    "known"
 )
 
 
@@ -44,7 +37,12 @@ class ModelAverages:
     """
 
     state: ClassVar[Mapping[str, Any]] = declare(
-        equal=bool, mixed=bool, shown=bool, equalised=int, earlier=list[list[float]]
+        equal=bool,
+        mixed=bool,
+        shown=bool,
+        equalised=int,
+        earlier=list[list[float]],
+        centres=list[float | None],
     )
 
     def __init__(self) -> None:
@@ -52,26 +50,39 @@ class ModelAverages:
         self.mixed = False  # ranks have exchanged theirs, or parts of them
         self.shown = False  # they became an average, or a weighted one
         self.earlier: list[list[float]] = []  # of the last equal models: see ``is_outer_step``
+        self.centres: list[float | None] = []  # where each value was last drawn to
         self.equalised = 0  # times in which they became equal, and neither averages nor copies
 
     def add(self, facts: StepFacts) -> None:
         """Take in what happened to the models before this step."""
-        samples = [r.models for r in facts.records.values() if r.models is not None]
-        if not _averages_models(facts):
-            self.mixed |= _exchange_models(facts, samples)
+        exchange = facts.exchange
+        if exchange is None:
+            records = facts.records.values()
+            averager = any(r.averaging for r in records) and all(r.models is None for r in records)
+            self.equal |= averager
+            self.shown |= averager
             return
-        self.equal = True
-        if not samples:
-            self.shown = True
-            return
-        before, after = values_of(samples)
-        mixture = mixture_of(before, after)
-        if mixture is None:
-            return
-        outer = mixture == "other" and is_outer_step(before, after[0], self.earlier)
-        self.shown |= mixture == "average" or outer
-        self.equalised += mixture == "other"
-        self.earlier = changes_of(before, after[0], self.earlier)
+        self.equal |= exchange.equal
+        before, (row, *_) = exchange.before, exchange.after
+        if exchange.equal and exchange.whole:
+            outer = exchange.mixture == "other" and is_outer_step(before, row, self.earlier)
+            self.shown |= exchange.mixture == "average" or outer
+            self.equalised += exchange.mixture == "other"
+            self.earlier = changes_of(before, row, self.earlier)
+        elif exchange.mixture != "copy":
+            self.mixed |= exchange.keeps_mean or self._is_drawn(exchange)
+
+    def _is_drawn(self, exchange: Exchange) -> bool:
+        """Whether the ranks' models are drawn to a centre that moves: they exchange it."""
+        if exchange.drawn is None:
+            return False
+        centres = exchange.drawn.centres
+        moves = centre_moves(self.centres, exchange.drawn, exchange.before)
+        # fragments of the models are exchanged at different steps
+        last = self.centres if len(self.centres) == len(centres) else [None] * len(centres)
+        pairs = zip(centres, last, strict=True)
+        self.centres = [then if centre is None else centre for centre, then in pairs]
+        return moves
 
     @property
     def mixes(self) -> bool:
@@ -92,34 +103,3 @@ class ModelAverages:
         if not other and (self.mixed or (apart and self.equalised >= SHOWS_A_PERIOD)):
             return Withdrawal("not_measured", MIXED if self.mixed else MAYBE_OUTER_STEPS)
         return Outcome(status, EQUALISED)
-
-
-def _averages_models(facts: StepFacts) -> bool:
-    """Whether the ranks averaged their parameters before this step, by PyTorch's averager or so
-    that parameters that differed became equal.
-
-    A clamp or a norm of the weights changes them, too. What is clamped has one value or two.
-    """
-    records = facts.records.values()
-    samples = [record.models for record in records if record.models is not None]
-    if not samples:
-        return any(record.averaging for record in records)
-    if len(samples) < len(facts.records):
-        return False
-    rows = ([s.after_backward for s in samples], [s.at_step for s in samples])
-    if len({len(values) for each in rows for values in each}) != 1:
-        return False
-    before, after = (list(zip(*each, strict=True)) for each in rows)
-    equal = {
-        abs(float(now[0]))
-        for then, now in zip(before, after, strict=True)
-        if differ_by(list(map(float, then)), SAME) and not differ_by(list(map(float, now)), SAME)
-    }
-    return len(equal) >= MIN_COORDINATES
-
-
-def _exchange_models(facts: StepFacts, samples: Sequence[Samples]) -> bool:
-    if len(samples) < len(facts.records) or len(samples) < 2:
-        return False
-    before, after = values_of(samples)
-    return len({len(row) for row in before + after}) == 1 and keep_mean(before, after)

@@ -342,7 +342,7 @@ class ReplicaDrift(Rule):
         replicas, averages = self._replicas, self._averages
         if replicas.left_out:
             status, reason = "not_measured", _not_averaged(replicas.left_out, replicas.total)
-            if not averages.shown:
+            if not (averages.shown or averages.mixed):
                 return not_measured(reason)
         return averages.outcome(status, reason, self._reported_apart, self._reported_other)
 

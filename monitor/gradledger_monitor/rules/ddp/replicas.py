@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from gradledger_monitor.ingest.schema import Replica
+from gradledger_monitor.model import tolerances
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.state import declare
 
-SAME = 1e-6  # relative difference; replicas are equal bit by bit
+SAME = tolerances.REPLICAS
 
 
 class Replicas:

@@ -1,0 +1,80 @@
+"""What something besides the optimizers did to the ranks' models before a step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from gradledger_monitor.ingest.schema import StepRecord
+from gradledger_monitor.model import tolerances
+from gradledger_monitor.model.ranks.manual_all_reduce import values_of
+from gradledger_monitor.model.ranks.mixtures import (
+    Drawn,
+    Mixture,
+    drawn_together,
+    keep_mean,
+    mixture_of,
+)
+from gradledger_monitor.model.ranks.rows import MIN_COORDINATES, Rows, are_equal
+
+
+class Exchange(NamedTuple):
+    """The models of the ranks that changed, before and after, and what shows an exchange.
+
+    ``equal``: values that differed are the same on all ranks. ``whole``: all of them are, and
+    ``mixture`` is what they became, else what those did that changed. ``keeps_mean`` and
+    ``drawn``: see ``mixtures``.
+    """
+
+    before: Rows
+    after: Rows
+    equal: bool
+    whole: bool
+    mixture: Mixture | None
+    keeps_mean: bool
+    drawn: Drawn | None
+
+
+def exchange_of(records: Mapping[int, StepRecord]) -> Exchange | None:
+    """What happened to the models; None if those of less than two ranks changed.
+
+    An exchange in one pair of ranks changes their models alone.
+    """
+    samples = [record.models for record in records.values() if record.models is not None]
+    if len(samples) < 2:
+        return None
+    before, after = values_of(samples)
+    if len({len(row) for row in before + after}) != 1:
+        return None
+    equal = len(samples) == len(records) and _become_equal(before, after)
+    mixture = mixture_of(before, after)
+    columns = zip(zip(*before, strict=True), zip(*after, strict=True), strict=True)
+    changed = [index for index, (then, now) in enumerate(columns) if then != now]
+    partly = mixture or mixture_of(_at(changed, before), _at(changed, after))
+    return Exchange(
+        before,
+        after,
+        equal,
+        mixture is not None,
+        partly,
+        keep_mean(before, after),
+        drawn_together(before, after),
+    )
+
+
+def _become_equal(before: Rows, after: Rows) -> bool:
+    """Whether parameters that differed became equal.
+
+    A clamp or a norm of the weights changes them, too. What is clamped has one value or two.
+    """
+    columns = zip(zip(*before, strict=True), zip(*after, strict=True), strict=True)
+    equal = {
+        abs(now[0])
+        for then, now in columns
+        if are_equal(now, tolerances.REPLICAS) and not are_equal(then, tolerances.REPLICAS)
+    }
+    return len(equal) >= MIN_COORDINATES
+
+
+def _at(indices: list[int], rows: Rows) -> Rows:
+    return [[row[index] for index in indices] for row in rows]
