@@ -20,7 +20,8 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from gradledger import guard, identity, provenance
-from gradledger.autostart.activity import write
+from gradledger.autostart import activity
+from gradledger.autostart.path.gradledger_autostart import reach_stage
 from gradledger.capture.code import work_tree
 from gradledger.capture.open_records import OpenStep
 from gradledger.capture.recorder import Recorder
@@ -89,6 +90,7 @@ class Session:
             self.finding_handler.install()
             self.recorder.install()
             self._framework_callbacks.install()
+            activity.begin()
         atexit.register(self.close)
         # A forked multiprocessing worker ends without running atexit.
         self._finalize = Finalize(None, self.close, exitpriority=0)
@@ -111,15 +113,16 @@ class Session:
 
     def _report_nothing(self) -> None:
         """No step was recorded: report what the process did instead."""
-        activity = self.recorder.grad_calls.activity
-        if self._run is None and any(activity) and not write(activity):
-            write_line(f"no step was recorded: {activity.reason()}")
+        counts = self.recorder.grad_calls.activity
+        if self._run is None and not activity.write(counts) and any(counts):
+            write_line(f"no step was recorded: {counts.reason()}")
 
     def abandon(self) -> None:
         """Remove the hooks in a forked child: the session belongs to the parent."""
         with guard.fail_open("the fork"):
             self._detach()
             self._pipeline.abandon()
+            reach_stage(activity.FORKED)
 
     def update(self, settings: Settings) -> None:
         """Merge the settings of ``watch`` into the session that ``gradledger run`` opened.

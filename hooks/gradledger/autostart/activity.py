@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
 from gradledger.autostart import STAGES
 
 _FILE = "activity"
+FORKED = "forked"  # the stage of a child that a process with a session forked
 
 
 class Activity(NamedTuple):
@@ -34,23 +34,50 @@ class Activity(NamedTuple):
         return "torch was imported; no backward ran"
 
 
+def begin() -> None:
+    """Announce this process to `gradledger check`: it reports its counts when it ends."""
+    if file := _file():
+        file.touch()
+
+
 def write(activity: Activity) -> bool:
     """Leave the counts for `gradledger check`; False if this process does not run under it."""
+    file = _file()
+    if file:
+        file.write_text(" ".join(map(str, activity)))
+    return file is not None
+
+
+def reason(folder: Path) -> str | None:
+    """Why the processes of a check recorded no step; None if none of them imported torch."""
+    if not (folder / "torch").exists():
+        return None
+    reports = [file.read_text().split() for file in folder.glob(f"{_FILE}-*")]
+    if not reports:
+        return "torch was imported; the hooks did not start"
+    counts = [map(int, report) for report in reports if report]
+    activity = Activity(*map(sum, zip(*counts, strict=True)))
+    silent = reports.count([])
+    if silent and not any(activity):
+        return (
+            f"torch was imported; {_processes(silent)} ended without exit handlers, as by "
+            "os._exit or a signal, so whether backward ran is not known"
+        )
+    if (folder / FORKED).exists() and not any(activity):
+        return (
+            "torch was imported; no backward ran, except perhaps in forked children, which are "
+            'not recorded. Start them with multiprocessing.set_start_method("spawn")'
+        )
+    return activity.reason()
+
+
+def _file() -> Path | None:
     folder = os.environ.get(STAGES)
-    if not folder:
-        return False
-    Path(folder, f"{_FILE}-{os.getpid()}").write_text(" ".join(map(str, activity)))
-    return True
+    return Path(folder, f"{_FILE}-{os.getpid()}") if folder else None
 
 
-def read(folder: Path) -> Activity | None:
-    """The sum of what the processes of a check left; None if none did."""
-    counts = [_counts(file.read_text()) for file in folder.glob(f"{_FILE}-*")]
-    return Activity(*map(sum, zip(*counts, strict=True))) if counts else None
-
-
-def _counts(text: str) -> Iterable[int]:
-    return map(int, text.split())
+def _processes(count: int) -> str:
+    return "a process" if count == 1 else f"{count:,} processes"
 
 
 def _times(count: int) -> str:

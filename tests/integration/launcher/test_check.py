@@ -120,6 +120,19 @@ def test_a_command_that_does_not_train_exits_4(launch: Launch, tmp_path: Path) -
             "torch.func computed gradients once, which is not followed; call backward on the loss, "
             "or torch.autograd.grad on the parameters",
         ),
+        (
+            "python",
+            "import os, torch; torch.ones(1, requires_grad=True).sum().backward(); os._exit(0)",
+            "torch was imported; a process ended without exit handlers, as by os._exit or a "
+            "signal, so whether backward ran is not known",
+        ),
+        (
+            "python",
+            "import os, torch\nif os.fork() == 0:\n"
+            "    torch.ones(1, requires_grad=True).sum().backward()\n    os._exit(0)\nos.wait()",
+            "torch was imported; no backward ran, except perhaps in forked children, which are "
+            'not recorded. Start them with multiprocessing.set_start_method("spawn")',
+        ),
     ],
 )
 def test_for_a_command_that_does_not_train_the_stage_is_reported(

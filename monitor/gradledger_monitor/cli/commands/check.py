@@ -19,8 +19,7 @@ import typer
 from pydantic import ValidationError
 
 from gradledger import autostart
-from gradledger.autostart import unreachable
-from gradledger.autostart.activity import Activity, read
+from gradledger.autostart import activity, unreachable
 from gradledger.delivery.spool_file import SUFFIX
 from gradledger.settings import EVERY_STEP
 from gradledger_monitor.cli import options
@@ -358,9 +357,8 @@ def _verdict(
 
 def _reason_without_steps(command: list[str], progress: Path) -> str:
     """Why no optimizer step was recorded, from how far the processes of the command came."""
-    activity = read(progress)
-    if activity is not None or (progress / "torch").exists():
-        return (activity or Activity()).reason()
+    if imported := activity.reason(progress):
+        return imported
     if (progress / "python").exists():
         return "Python ran; torch was never imported"
     reason = unreachable.reason(command) or (
