@@ -178,6 +178,30 @@ def test_a_compiled_loss_has_the_ledger_of_eager_mode(loss_of: Loss) -> None:
         assert UNEQUAL in accused(evaluation)
 
 
+def test_a_divisor_that_is_a_number_of_python_is_read_with_dynamic_shapes() -> None:
+    """Dynamo passes it as a tensor, and reads it inside the graph."""
+    model = tiny_model()
+
+    def divided(inputs: Tensor, labels: Tensor, divisor: float) -> Tensor:
+        loss = F.cross_entropy(logits_of(model, inputs), labels.flatten(), reduction="sum")
+        return loss / divisor
+
+    torch._dynamo.reset()
+    compiled: Any = torch.compile(divided, backend="aot_eager", dynamic=True)
+    data, recorded = windows(STEPS), Recording()
+    with recording(recorded):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for window in data:
+            for inputs, labels in window:
+                compiled(inputs, labels, float(sum(map(tokens, window)))).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    for record, window in zip(recorded.records(), data, strict=True):
+        weight = pytest.approx(1 / sum(map(tokens, window)))
+        assert [[t.weight for t in m.terms] for m in record.micro_batches] == [[weight]] * 4
+    assert recorded.evaluation().verdict == "balanced"
+
+
 @pytest.mark.parametrize("loss_of", [sums, masked_means])
 def test_the_weights_are_the_gradients_of_the_tokens_in_double_precision(loss_of: Loss) -> None:
     recorded = Recording()

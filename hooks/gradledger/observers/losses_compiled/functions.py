@@ -31,6 +31,7 @@ LOSSES: dict[Any, LossFunction] = {
 
 ADD, SUBTRACT, MULTIPLY, DIVIDE = "add", "sub", "mul", "div"
 REDUCTIONS = frozenset({"sum", "mean"})
+ITEM = "item"  # Dynamo passes a number that changes as a tensor, and reads it in the graph
 
 _OPERATORS: dict[Any, str] = {
     operator.add: ADD,
@@ -69,6 +70,7 @@ _PURE_NAMES = (
     LINEAR
     | LINEAR_IN_ALL
     | _COMPARISONS
+    | {ITEM}
     | {MULTIPLY, DIVIDE, "size", "numel", "dim", "any", "all", "count_nonzero", "roll", "flip"}
     | {"logical_and", "logical_or", "logical_not", "clamp", "clamp_min", "clamp_max", "argmax"}
     | {"ones_like", "zeros_like", "full_like", "cumsum", "split", "chunk", "unbind", "index_select"}

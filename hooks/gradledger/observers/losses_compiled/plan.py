@@ -22,6 +22,7 @@ from torch.fx import Graph, Node
 from gradledger.observers.losses_compiled.functions import (
     DIVIDE,
     IN_PLACE,
+    ITEM,
     LINEAR,
     LINEAR_IN_ALL,
     LOSSES,
@@ -208,7 +209,10 @@ class _Planner:
         if node.op == "placeholder":
             self._inputs.append((self._positions[node], self._slot(node)))
             return
-        _require(name_of(node) is not None and node.target not in IN_PLACE)
+        name = name_of(node)
+        _require(name is not None and node.target not in IN_PLACE)
+        # to read a number from a device would wait for it
+        _require(name != ITEM or _example(node.args[0]).device.type == "cpu")
         self._before.append(self._operation(node, self._value))
 
     def _operation(self, node: Node, value: Callable[[Any], Any]) -> Operation:
