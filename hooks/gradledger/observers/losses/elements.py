@@ -425,23 +425,27 @@ def depends_on_parameters_alone(node: Any) -> bool:
     queue, visited = deque([node]), {node}
     while queue and len(visited) <= MAX_INSIDE:
         current = queue.popleft()
+        inputs = [below for below, _ in current.next_functions if below is not None]
         if current.name() == PARAMETER:
             if not isinstance(current.variable, Parameter):
                 return False
-        elif _has_data(current):
+        elif _has_data(current, inputs):
             return False
-        for _, below in graph_inputs(current):
-            if below.node not in visited:
-                visited.add(below.node)
-                queue.append(below.node)
+        for below in inputs:
+            if below not in visited:
+                visited.add(below)
+                queue.append(below)
     return not queue
 
 
-def _has_data(node: Any) -> bool:
+def _has_data(node: Any, inputs: list[Any]) -> bool:
     """Whether an input of the node may be data: one that is not in the graph."""
-    name, inputs = node.name(), [edge for _, edge in graph_inputs(node)]
+    name = node.name()
     if not inputs or name == "EmbeddingBackward0" or isinstance(node, BackwardCFunction):
         return True
     if len(inputs) == len(node.next_functions):
         return False
-    return name in LAYERS or element_count(Edge(node)) > max(map(element_count, inputs))
+    if name in LAYERS:
+        return True
+    largest = max(element_count(edge) for _, edge in graph_inputs(node))
+    return element_count(Edge(node)) > largest
