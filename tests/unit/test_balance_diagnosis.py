@@ -19,6 +19,7 @@ from gradledger_monitor.rules.balance.diagnosis import (
     EPISODES,
     NO_ELEMENTS,
     NORMALISED_WEIGHTS,
+    OF_SEQUENCES,
     OWN_LOSSES,
     PASSED_ON,
     WHOLE_WINDOW,
@@ -795,6 +796,24 @@ def test_each_micro_batch_of_a_policy_loss_may_be_an_episode_with_a_mean(
         for number, sizes in enumerate(((9, 5, 12, 6), (4, 12, 3, 7), (8, 2, 9, 6)), 1)
     ]
     assert (EPISODES in judged(steps).coverage["reduction.token_weights_unequal"]) == may_be
+
+
+@pytest.mark.parametrize(("rows", "is_reported"), [(None, False), (3, True)])
+def test_a_masked_pick_may_have_the_mean_of_one_sequence(
+    rows: int | None, is_reported: bool
+) -> None:
+    def masked(tokens: int) -> Term:
+        loss = policy_loss(tokens, 1 / tokens / 4)
+        loss = dataclasses.replace(loss, divisors=[4.0, tokens], positions=None, weight_size=None)
+        return dataclasses.replace(loss, size=tokens + 2, elements=tokens + 2, rows=rows)
+
+    steps = [
+        facts(record([masked(n) for n in sizes], number))
+        for number, sizes in enumerate(((9, 5, 12, 6), (4, 12, 3, 7), (8, 2, 9, 6)), 1)
+    ]
+    result = judged(steps)
+    assert ("reduction.token_weights_unequal" in accused(result)) == is_reported
+    assert (OF_SEQUENCES in result.coverage["reduction.token_weights_unequal"]) != is_reported
 
 
 def test_the_steps_of_an_episode_may_add_up() -> None:

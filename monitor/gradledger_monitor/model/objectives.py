@@ -142,15 +142,26 @@ class Objective:
     def is_mean_of_counted(self, tolerance: float) -> bool:
         """Whether each micro-batch is divided by its number of tokens with a weight.
 
-        The loss weighs the tokens, too. A micro-batch of one sequence may have its mean by design;
-        of a pick, how many sequences it has is not known.
+        The loss weighs the tokens, too. A micro-batch of one sequence may have its mean by design.
         """
+        terms = [t.loss_term for t in self.terms]
+        alone = all((t.rows if t.samples is None else t.samples) == 1 for t in terms)
+        return (
+            all(t.rows is not None for t in terms)
+            and not alone
+            and self._is_divided_by_counted(tolerance)
+        )
+
+    def may_be_mean_of_counted(self, tolerance: float) -> bool:
+        """The same of a pick, of which it is not known how many sequences it has."""
+        rows = [t.loss_term.rows for t in self.terms]
+        return None in rows and self._is_divided_by_counted(tolerance)
+
+    def _is_divided_by_counted(self, tolerance: float) -> bool:
         if self.reading.unit != "counted_elements" or self.elements_count:
             return False
-        terms = [t.loss_term for t in self.terms]
-        of_tokens = all(t.elements == t.size and t.rows is not None for t in terms)
-        alone = all((t.rows if t.samples is None else t.samples) == 1 for t in terms)
-        return of_tokens and not alone and self.reading.is_of_means(tolerance)
+        of_tokens = all(t.loss_term.elements == t.loss_term.size for t in self.terms)
+        return of_tokens and self.reading.is_of_means(tolerance)
 
     @property
     def is_nonlinear(self) -> bool:

@@ -87,6 +87,11 @@ EPISODES = (
     "each micro-batch may be an episode, whose steps are averaged or added up on purpose; if it "
     'is, declare contract="sample"'
 )
+OF_SEQUENCES = (
+    "the loss weighs its tokens, and each micro-batch is divided by its number of tokens; how many "
+    "sequences it holds is not known, and the mean of one, or of the group of a prompt, may be "
+    'intended; if it is, declare contract="sequence"'
+)
 BY_SAMPLES = (
     "the loss is multiplied by a number that equals its batch size, so it may be meant as a sum "
     'over samples, which no accumulation divides; if it is, declare contract="sample"'

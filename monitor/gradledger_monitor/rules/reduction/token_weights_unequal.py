@@ -17,6 +17,7 @@ from gradledger_monitor.rules.balance.diagnosis import (
     CONSTANT_TARGETS,
     EPISODES,
     NONLINEAR,
+    OF_SEQUENCES,
     WEIGHTED_INSIDE,
     is_undecided,
     reason_without_objective,
@@ -299,7 +300,9 @@ def why_not_evaluated(
     reading = objective.reading
     counted = objective.elements_count or objective.is_mean_of_counted(facts.tolerance)
     if objective.weighted_inside and not counted and reading.unit != "loss_weights":
-        return not_applicable(WEIGHTED_INSIDE)
+        undecided = objective.may_be_mean_of_counted(facts.tolerance)
+        undecided = undecided and not reading.is_even(facts.tolerance)
+        return not_measured(OF_SEQUENCES) if undecided else not_applicable(WEIGHTED_INSIDE)
     if reading.of_part and not reading.is_fair(facts.tolerance, facts.intended):
         return not_measured(PARTS_OR_TASKS)
     has_unit = has_known_unit(objective)
