@@ -129,6 +129,7 @@ class MicroBatch:
     fresh: bool | None = None  # the gradients were absent or zero before it
     claimed: bool = False  # another optimizer has already stepped on this backward
     parameters_changed: bool = False  # most of them, since the backward before it in the window
+    call: int | None = None  # which call of the script: those of the same lines have one number
     wrapper: Literal["sync", "no_sync", "bypassed"] | None = None  # synchronisation mode
     # of the first of several losses: equal for the same head and operations (``tasks.py``)
     task: int | None = None

@@ -56,6 +56,7 @@ micro_batches = st.builds(
     fresh=maybe_flag,
     claimed=st.booleans(),
     parameters_changed=st.booleans(),
+    call=maybe_count,
     wrapper=st.none() | st.sampled_from(["sync", "no_sync", "bypassed"]),
     task=maybe_count,
     elsewhere=counts,

@@ -824,6 +824,27 @@ def test_the_steps_of_an_episode_may_add_up() -> None:
     assert {d.reason for d in windows(*steps) if d.pattern != "pending"} == {EPISODES}
 
 
+@pytest.mark.parametrize(
+    ("calls", "wrapper", "expected"),
+    [
+        ((1, 2), None, "unmeasured"),  # real, fake
+        ((1, 2, 1, 2), None, "unmeasured"),
+        ((1, 1), None, "missing"),
+        ((1, 1, 2), None, "missing"),  # the last one separate
+        ((1, 2), "no_sync", "missing"),
+        ((None, None), None, "missing"),
+    ],
+)
+def test_backwards_at_several_lines_may_be_separate_losses(
+    calls: tuple[int | None, ...], wrapper: Any, expected: Pattern
+) -> None:
+    step = record([term(10, 1 / 10)] * len(calls))
+    for micro_batch, call in zip(step.micro_batches, calls, strict=True):
+        micro_batch.call, micro_batch.wrapper = call, wrapper
+    step.micro_batches[-1].wrapper = wrapper and "sync"
+    assert first(facts(step)).pattern == expected
+
+
 def test_the_dot_product_of_a_loss_that_is_divided_by_k_is_fair() -> None:
     product = term(1, 0.25, "none", function_weight=0.25)
     product = dataclasses.replace(product, kind="DotBackward0", nonlinear=True, function=1)

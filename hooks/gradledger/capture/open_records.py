@@ -130,8 +130,7 @@ class OpenMicroBatch:
 class CountedMicroBatch:
     """A micro-batch in the window of one optimizer. Optimizers that share a backward each count it.
 
-    ``fresh`` states whether the gradients were absent or zero when the backward began. It is known
-    at once if they were absent or untouched. Otherwise it is None, and ``sample_before`` decides.
+    ``fresh``: the gradients were absent or zero when it began; if None, ``sample_before`` decides.
     """
 
     micro_batch: OpenMicroBatch
@@ -146,6 +145,7 @@ class CountedMicroBatch:
     returned: bool = False  # by ``torch.autograd.grad``, and not added to ``.grad``
     already_stepped: bool = False  # another optimizer stepped on it before this one did
     changed: bool = False  # most parameters, since the backward before it in the window
+    call: int | None = None  # see ``CalledFrom.locate_backward``
 
     def was_fresh(self) -> bool | None:
         """Whether the gradients were absent or zero when the backward began."""
@@ -157,7 +157,7 @@ class CountedMicroBatch:
         """The wire record, with the state of this optimizer's gradients when it began."""
         record = self.micro_batch.resolve()
         record.fresh, record.claimed = self.was_fresh(), self.already_stepped
-        record.parameters_changed = self.changed
+        record.parameters_changed, record.call = self.changed, self.call
         return keep_own(record, self.micro_batch.terms, self.micro_batch.reach, self.window)
 
     def deferred(self) -> Iterator[Deferred]:

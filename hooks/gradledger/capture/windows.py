@@ -50,7 +50,7 @@ from gradledger.capture.isolation import has_readable_grad, is_abstract, local_p
 from gradledger.capture.open_parts import OpenEvent, OpenUnfinished, Schedule
 from gradledger.capture.open_records import CountedMicroBatch, OpenMicroBatch, OpenStep
 from gradledger.capture.open_terms import note_step
-from gradledger.records import Op
+from gradledger.records import CodeRole, Op
 
 MAX_DOUBTFUL_STEPS = 2  # steps of one optimizer that are left out without a record
 SHARED = "several threads train with this optimizer, or with its parameters, at the same time"
@@ -223,8 +223,8 @@ class OptimizerWindow:
             # ``nn.Embedding(max_norm=...)`` changes one in its forward
             counted.changed = bool(self.micro_batches) and 2 * moved > len(self.versions)
             self.micro_batches.append(counted)
-            scaled = micro_batch.scale is not None
-            self.code.locate("scaled_backward" if scaled else "backward", self.steps, runs)
+            role: CodeRole = "backward" if micro_batch.scale is None else "scaled_backward"
+            counted.call = self.code.locate_backward(role, self.steps, runs)
 
     def add_event(self, event: OpenEvent) -> None:
         """Note a call of the loop in the open window."""

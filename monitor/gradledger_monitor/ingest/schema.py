@@ -117,6 +117,7 @@ class MicroBatch(Struct, gc=False, kw_only=True, omit_defaults=True):
     fresh: bool | None = None
     claimed: bool = False
     parameters_changed: bool = False
+    call: Count | None = None
     wrapper: Literal["sync", "no_sync", "bypassed"] | None = None
     task: Count | None = None
     elsewhere: int = 0

@@ -215,7 +215,7 @@ def test_columns_and_source_show_the_call(run: Run) -> None:
     assert last[: (backward.end_column or 0) - 1] == "        None)"
 
 
-def test_what_is_seen_once_is_sent_once_and_later_windows_are_not_looked_at(
+def test_what_is_seen_once_is_sent_once_and_later_windows_number_their_backwards_alone(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks: list[int] = []
@@ -233,7 +233,7 @@ for x, y in batches:
 """
     kept = run(loop)
     assert len(kept.records()) == 8
-    assert len(looks) == 2 * call_sites.FIRST_WINDOWS
+    assert len(looks) == 8 + call_sites.FIRST_WINDOWS  # backwards, and the first steps
     assert [len(record.code) for record in kept.records()] == [3, *[0] * 7]
 
 
@@ -298,6 +298,25 @@ for x, y in batches:
     )
     assert len(first) == len(second) == 1
     assert first != second
+
+
+SEVERAL_CALLS = """
+def train(loss):
+    loss.backward()
+
+for window in range(6):
+    train(F.cross_entropy(model(batches[0][0]), batches[0][1]))
+    for x, y in batches[1:3]:
+        train(F.cross_entropy(model(x), y))
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_a_backward_has_the_number_of_its_call(run: Run) -> None:
+    """Calls of one helper differ by the line that calls it, in every window."""
+    records = run(SEVERAL_CALLS).records(0)
+    assert [[m.call for m in record.micro_batches] for record in records] == [[1, 2, 2]] * 6
 
 
 def test_in_a_thread_of_the_script(run: Run) -> None:

@@ -4,7 +4,8 @@ In the first windows of an optimizer, each counted backward, step and call of th
 frames that called it, up to the first one of the script. After that, only what is new is looked at:
 the first call of a kind, and the step after a number of micro-batches that no window had before,
 such as that of an epoch's tail. A frame gives a code object and an instruction; a background thread
-reads the text (``script_sources``).
+reads the text (``script_sources``). Each counted backward is numbered by its call, in 3
+microseconds: a loop that accumulates calls at one line, and separate losses have a line each.
 
 Frames of PyTorch, of frameworks, of the standard library and of installed packages are skipped. If
 no frame of the script exists, as on a thread of the autograd engine, there is no location.
@@ -29,6 +30,7 @@ MOST_LOCATIONS = 32  # of each optimizer
 MOST_SIZES = 16  # different numbers of micro-batches in a window
 MOST_FRAMES = 200
 MOST_CALLERS = 2  # functions of the script around a call
+MOST_NUMBERS = 64  # calls of backward that have a number, of each optimizer
 
 # Installed packages are recognised by their folder; these also in a source checkout.
 FRAMEWORKS = frozenset(
@@ -89,7 +91,7 @@ class LocatedCall(NamedTuple):
 class CalledFrom:
     """The sites of one optimizer, found in its first windows."""
 
-    __slots__ = ("_guard", "_keys", "_left", "_roles", "_sizes", "by_hand", "unsent")
+    __slots__ = ("_guard", "_keys", "_left", "_numbers", "_roles", "_sizes", "by_hand", "unsent")
 
     def __init__(self) -> None:
         self.by_hand = False  # no optimizer of PyTorch holds the parameters
@@ -97,6 +99,8 @@ class CalledFrom:
         self._roles: set[CodeRole] = set()  # that were looked at
         self._sizes: set[int] = set()  # micro-batches of the windows that a step has closed
         self._keys: set[tuple[CodeRole, CodeType, int]] = set()
+        # of calls of backward, by code object and instruction, with the calls around them
+        self._numbers: dict[tuple[tuple[int, int], ...], int] = {}
         self._guard = guard.fail_open("the location of a call", self._fail)
         self.unsent: list[LocatedCall] = []
 
@@ -111,18 +115,41 @@ class CalledFrom:
             self._sizes.add(micro_batches)
         self.locate("step", 0 if unusual else windows)
 
-    def locate(self, role: CodeRole, windows: int, from_hook: bool = False) -> None:
-        """Locate the running call, in the first windows, or if it is the first of its kind.
+    def locate(self, role: CodeRole, windows: int) -> None:
+        """Locate the running call, in the first windows, or if it is the first of its kind."""
+        if self._is_wanted(role, windows):
+            with self._guard:
+                self._add(role, nearest_call_site(sys._getframe(1)))
+
+    def locate_backward(self, role: CodeRole, windows: int, from_hook: bool) -> int | None:
+        """Locate the running backward, and number its call: the same lines have the same number.
 
         ``from_hook``: it is the backward that calls a hook of the script, which called us.
         """
+        with self._guard:
+            frame = sys._getframe(1)
+            site = nearest_call_site(_of_backward(frame) if from_hook else frame)
+            if self._is_wanted(role, windows):
+                self._add(role, site)
+            return self._number(site)
+        return None
+
+    def _is_wanted(self, role: CodeRole, windows: int) -> bool:
         is_new = role not in self._roles and self._left > 0
-        if is_new or self.is_active(windows):
-            self._roles.add(role)
-            self._left -= 1
-            with self._guard:
-                frame = sys._getframe(1)
-                self._add(role, nearest_call_site(_of_backward(frame) if from_hook else frame))
+        if not is_new and not self.is_active(windows):
+            return False
+        self._roles.add(role)
+        self._left -= 1
+        return True
+
+    def _number(self, site: CallSite | None) -> int | None:
+        calls = []
+        while site is not None:
+            calls.append((id(site.code), site.instruction))
+            site = site.caller
+        if not calls or len(self._numbers) >= MOST_NUMBERS:
+            return self._numbers.get(tuple(calls))
+        return self._numbers.setdefault(tuple(calls), len(self._numbers) + 1)
 
     def stop(self) -> None:
         """Locate no more calls."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection
 
 from gradledger_monitor.ingest.schema import MicroBatch, Term
@@ -65,6 +66,19 @@ def may_be_separate(applied: IndexedMicroBatches, tasks: Collection[int]) -> boo
         return False
     kinds = {t.kind for _, m in applied for t in m.terms if not t.kind.startswith(REDUCTIONS)}
     return not all(kind.startswith("NllLoss") for kind in kinds)
+
+
+def have_separate_calls(applied: IndexedMicroBatches) -> bool:
+    """Whether the script calls backward at several lines, and equally often at each of them.
+
+    So it does for each of several losses: real and fake batches, domains, clean and noisy data. A
+    loop that accumulates has one line, or another one for the last micro-batch alone, which of two
+    micro-batches is known by ``no_sync``.
+    """
+    counts = Counter(m.call for _, m in applied)
+    if len(counts) < 2 or None in counts or len(set(counts.values())) > 1:
+        return False
+    return all(m.wrapper != "no_sync" for _, m in applied)
 
 
 def has_constant_targets(micro_batch: MicroBatch) -> bool:

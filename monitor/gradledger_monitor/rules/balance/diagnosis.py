@@ -29,6 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gradledger_monitor.model.losses.names import IndexedMicroBatches, have_separate_calls
 from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.balance.beside import smooths_ignored
@@ -127,6 +128,10 @@ OWN_SCHEDULE = (
     "the loop updates its parameters itself, with a learning rate that changes: it may contain a "
     "divisor of the gradient"
 )
+SEPARATE_CALLS = (
+    "the script calls backward at several lines, equally often at each: they may be separate "
+    "losses, such as real and fake batches or several domains, or one that is accumulated"
+)
 DIVIDED_INSIDE = (
     "the loss is divided inside a product with a function of the data, by K or by a count that is "
     "as large"
@@ -163,8 +168,8 @@ def diagnose(facts: StepFacts, past: Sequence[Closed]) -> list[Diagnosis]:
         return [_of_main(facts, facts.together, past)]
     if not facts.objectives:
         return [Diagnosis("unmeasured", reason_without_objective(facts))]
-    if is_undecided(facts):
-        return [Diagnosis("unmeasured", CONSTANT_TARGETS)]
+    if undecided := why_undecided(facts):
+        return [Diagnosis("unmeasured", undecided)]
     main, *further = facts.objectives
     if not further and not is_fair(facts, main):
         main = in_usual_unit(main, past)
@@ -181,15 +186,26 @@ def diagnose(facts: StepFacts, past: Sequence[Closed]) -> list[Diagnosis]:
     return [first, *[_beside(facts, o, past, diagnosis) for o, diagnosis in others]]
 
 
-def is_undecided(facts: StepFacts) -> bool:
-    """Whether backwards may be separate losses, and some balance is not that of a right window."""
-    if not facts.may_be_separate_losses or facts.together is not None:
-        return False
+def why_undecided(facts: StepFacts) -> str | None:
+    """Why backwards may be separate losses, if some balance is not that of a right window."""
+    if facts.together is not None:
+        return None
     scale = facts.run.declared_scale or 1.0
-    return not all(
-        is_fair(facts, o) or coefficient_explains(facts, o, o.ledger.balance / scale)
+    wrong = [
+        o
         for o in facts.objectives
-    )
+        if not is_fair(facts, o) and not coefficient_explains(facts, o, o.ledger.balance / scale)
+    ]
+    if any(have_separate_calls(_micro_batches_of(facts, o)) for o in wrong):
+        return SEPARATE_CALLS
+    return CONSTANT_TARGETS if wrong and facts.may_be_separate_losses else None
+
+
+def _micro_batches_of(facts: StepFacts, objective: Objective) -> IndexedMicroBatches:
+    """Those of its first rank that have the objective."""
+    rank = objective.terms[0].rank
+    indices = {term.micro_batch for term in objective.terms if term.rank == rank}
+    return [pair for pair in facts.applied_by_rank[rank] if pair[0] in indices]
 
 
 def _without_factor(facts: StepFacts, reason: str) -> Diagnosis:

@@ -14,14 +14,13 @@ from gradledger_monitor.model.token_ledger import Entry, total
 from gradledger_monitor.model.unmeasured import NO_BACKWARD, SKIPPED
 from gradledger_monitor.rules.balance.diagnosis import (
     ADDED_AGAIN,
-    CONSTANT_TARGETS,
     EPISODES,
     NONLINEAR,
     OF_SEQUENCES,
     WEIGHTED_INSIDE,
-    is_undecided,
     reason_without_objective,
     weighted_by_design,
+    why_undecided,
 )
 from gradledger_monitor.rules.balance.evidence import (
     divides_by_all_positions,
@@ -166,8 +165,8 @@ class TokenWeightsUnequal(Rule):
             return not_measured(ADDED_AGAIN)
         if facts.objective is None:
             return not_measured(reason_without_objective(facts))
-        if is_undecided(facts):
-            return not_measured(CONSTANT_TARGETS)
+        if undecided := why_undecided(facts):
+            return not_measured(undecided)
         objectives = [] if facts.together else [o for o in facts.objectives if not o.is_penalty]
         excuses = [self._excuse(o, objectives, window) for o in objectives]
         if excuses and all(excuses):
