@@ -148,3 +148,18 @@ def test_norms_that_exploded_before_the_loss_did_are_named_beside_it() -> None:
     for number in range(15, 40):
         later.append(step(number, [1e12], SQUARED_ERROR, norm=2.0**number))
     assert "norm.exploding" not in accused(judged(later))
+
+
+def test_a_run_that_has_diverged_is_broken_until_its_loss_comes_back() -> None:
+    up = [1500.0 + 1000.0 * (n % 3) for n in range(40)]
+    chance = [*up, 0.0, *up, 0.0, *up[:15]]  # single losses are low, and others fall for a while
+    for kind in ("NllLossBackward0", SQUARED_ERROR):
+        result = evaluation([*STEADY, *chance], kind)
+        found = finding("loss.diverging", result)
+        assert result.verdict == "broken"
+        assert found is not None and found.last_step == len(STEADY + chance)
+        assert found.evidence["since"] == len(STEADY) + 1
+    recovered = evaluation([*STEADY, *chance, *STEADY, *STEADY], "NllLossBackward0")
+    found = finding("loss.diverging", recovered)
+    assert found is not None and found.lifecycle == "resolved"
+    assert recovered.verdict == "balanced" or accused(recovered).keys() == {"norm.spike"}

@@ -50,9 +50,9 @@ def test_a_decay_that_outweighs_the_gradient_while_the_model_shrinks_is_a_warnin
     finding = decays()
     assert finding is not None and (finding.severity, finding.first_step) == ("warning", 14)
     assert finding.summary == (
-        "At the last 6 measured steps, what weight decay adds to the gradient was 2 times as large "
-        "as the gradient itself. The norm of the parameters that decay fell from 4 to 1, while the "
-        "loss went from 1 to 1."
+        "At 6 measured steps in a row, up to step 15, what weight decay adds to the gradient was "
+        "2 times as large as the gradient itself. The norm of the parameters that decay fell "
+        "from 4 to 1, while the loss went from 1 to 1."
     )
 
 

@@ -54,6 +54,9 @@ class Diverging(Rule):
       over the median absolute deviation, times 0.6745 (B. Iglewicz and D. Hoaglin, *How to
       detect and handle outliers*, 1993).
 
+    It remains until the median of these steps is below the limit again, or below the middle:
+    single low losses are no recovery.
+
     **Why it matters**
 
     The parameters have left the region in which the model had learnt, or could learn. More
@@ -106,6 +109,7 @@ class Diverging(Rule):
         _deviation=float,
         _above=int,
         _is_up=bool,
+        _diverged=bool,
         _onset=Onset,
     )
 
@@ -124,6 +128,7 @@ class Diverging(Rule):
         self._above = 0  # steps in a row whose medians are above the middle
         self._is_up = False  # the loss has left the range of its start
         self._onset = Onset()  # where the rise began
+        self._diverged = False  # it is reported, and the loss has not come back since
 
     def evaluate(self, window: Window) -> Outcome:
         """The loss against that of the start, and a cross entropy against its best, too."""
@@ -144,7 +149,9 @@ class Diverging(Rule):
             return not_measured(f"needs {counted(self.needed, 'step')}")
         if self._count < self.start + self.stays:
             return OK
-        return self._of_loss() or (OK if entropy is None else self._of_entropy())
+        outcome = self._of_loss() or (OK if entropy is None else self._of_entropy())
+        self._diverged = outcome.status == "finding"
+        return outcome
 
     def _unmet(self, facts: StepFacts, loss: float | None) -> Outcome | None:
         """Why the size of this loss states nothing, or None."""
@@ -158,7 +165,7 @@ class Diverging(Rule):
     def _note_onset(self, window: Window, loss: float) -> None:
         """Remember what changed when the loss left the range of its start."""
         is_up = self._count >= self.start and loss > RISEN * max(LEAST, self._highest)
-        if is_up and not self._is_up:
+        if is_up and not (self._is_up or self._diverged):
             self._onset.note(window)
         self._is_up = is_up
 
@@ -171,18 +178,30 @@ class Diverging(Rule):
     def _far_above(
         self, what: str, last: Sequence[float], highest: float, times: float
     ) -> Outcome | None:
-        """Each of the last losses above ``times`` the highest of the start, and not falling."""
+        """Each of the last losses above ``times`` the highest of the start, and not falling.
+
+        Once that is reported, the median shows whether the loss comes back.
+        """
         limit = times * max(LEAST, highest)
-        if min(last) <= limit or _falls(last):
+        if min(last) > limit and not (_falls(last) and not self._diverged):
+            loss = last[-1]
+            stated = (
+                f"The {what} is {significant(loss)}, and has been above {significant(limit)} for "
+                f"{counted(len(last), 'step')}."
+            )
+        elif self._diverged and (loss := median(last)) > limit:
+            stated = (
+                f"The {what} has a median of {significant(loss)} over the last "
+                f"{counted(len(last), 'step')}, above {significant(limit)}."
+            )
+        else:
             return None
         return finding(
             "error",
             "The training loss diverges",
-            f"The {what} is {significant(last[-1])}, and has been above {significant(limit)} for "
-            f"{counted(len(last), 'step')}. At the start it was at most "
-            f"{significant(highest)}.{self._cause()}",
+            f"{stated} At the start it was at most {significant(highest)}.{self._cause()}",
             FIX,
-            loss=last[-1],
+            loss=loss,
             loss_start=highest,
             since=self._onset.step or None,
             **self._onset.evidence,
@@ -231,7 +250,8 @@ class Diverging(Rule):
         last, start = list(self._last)[-self.unlearnt :], median(self._start)
         now = median(last)
         z = 0.6745 * (now - self._best) / (self._deviation or LEAST * 1e-3)
-        if start - self._best < LEARNT * start or z <= 3.5 or _falls(last):
+        has_risen = z > 3.5 and not _falls(last)
+        if start - self._best < LEARNT * start or not (has_risen or self._diverged):
             return None
         return finding(
             "error",

@@ -115,7 +115,7 @@ class WeightDecay(Rule):
             return OK
         if self._in_a_row < self.needed:
             return not_measured(f"needs {counted(self.needed, 'measured step')} in a row")
-        return self._report(forces, first.decoupled)
+        return self._report(forces, first.decoupled, facts.step)
 
     def _add_loss(self, loss: float | None) -> None:
         if loss is None or not math.isfinite(loss):
@@ -132,7 +132,7 @@ class WeightDecay(Rule):
         start, now = median(self._early), median(self._late)
         return now >= min(self.still * start, (start + self._best) / 2)
 
-    def _report(self, forces: _Forces, decoupled: bool) -> Outcome:
+    def _report(self, forces: _Forces, decoupled: bool, step: int) -> Outcome:
         times = forces.decay / forces.other if forces.other else math.inf
         share = min(1.0, times * times)
         what = (
@@ -144,9 +144,9 @@ class WeightDecay(Rule):
         return finding(
             "warning",
             "Weight decay outweighs the gradient",
-            f"At the last {counted(self._in_a_row, 'measured step')}, {what}. The norm of the "
-            f"parameters that decay fell from {significant(self._size)} to "
-            f"{significant(forces.size)}, while the loss went from "
+            f"At {counted(self._in_a_row, 'measured step')} in a row, up to step {step:,}, {what}. "
+            "The norm of the parameters that decay fell from "
+            f"{significant(self._size)} to {significant(forces.size)}, while the loss went from "
             f"{significant(median(self._early))} to {significant(median(self._late))}.",
             FIX,
             weight_decay=forces.factor,
