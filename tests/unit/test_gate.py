@@ -57,6 +57,14 @@ def test_only_a_grave_new_cause_fails() -> None:
     ]
 
 
+def test_a_symptom_over_time_that_is_resolved_does_not_fail_and_a_mistake_does() -> None:
+    gate = Gate("warning")
+    resolved = replace(SPIKE, inhibited_by=None, lifecycle="resolved")
+    assert gate.excuse(resolved) == "resolved: not after step 6"
+    assert gate.fails(replace(resolved, lifecycle="ongoing"))
+    assert gate.fails(replace(UNEQUAL, lifecycle="resolved"))
+
+
 def test_a_baseline_excuses_what_was_there_and_not_what_is_worse() -> None:
     before = [replace(UNEQUAL, severity="warning"), replace(UNEQUAL, optimizer=1, severity="info")]
     evaluation = EvaluationResult("suspect", before, [], COVERAGE)

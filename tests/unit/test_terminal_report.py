@@ -65,6 +65,15 @@ def test_one_text_of_several_optimizers_is_shown_once() -> None:
     assert "optimizers 0, 1, 2, 3, 4, 5, 6, 7, ..." in many
 
 
+def test_what_is_resolved_is_named_beside_a_verdict_of_no_problems() -> None:
+    spike = replace(FINDING, rule="norm.spike", severity="warning", lifecycle="resolved")
+    stream = io.StringIO()
+    evaluation = EvaluationResult("balanced", [spike], [], {})
+    terminal.console(stream).print(terminal.report("mine", 40, 1, evaluation))
+    assert "BALANCED: no problems at the end of 40 steps, 1 warning before" in stream.getvalue()
+    assert "norm.spike, steps 1 to 12, resolved" in stream.getvalue()
+
+
 def test_a_symptom_names_its_cause() -> None:
     assert "a symptom of ddp.never_synced" in text(inhibited_by="ddp.never_synced")
 

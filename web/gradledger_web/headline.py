@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gradledger_monitor.evaluation.decision_tree import QUESTIONS
+from gradledger_monitor.evaluation.result import is_history
 from gradledger_monitor.model.findings import SEVERITIES
 from gradledger_monitor.rules.docs import rules_by_id
 from gradledger_web import formatting
@@ -79,10 +80,12 @@ def _sentence_and_detail(
     period = formatting.plural(steps, "optimizer step")
     not_measured = _not_measured(evaluation)
     detail = f"Not measured: {', '.join(not_measured)}." if not_measured else ""
+    no_problems = _no_problems(evaluation, period)
     if evaluation.verdict == "incomplete":
-        return f"No problems in {period}, but {_required(evaluation)}.", _reasons(evaluation)
+        sentence = f"{no_problems}, but {_required(evaluation)}."
+        return formatting.sentence(sentence), _reasons(evaluation)
     notes = f"{formatting.plural(len(causes), 'note')} below. " if causes else ""
-    return f"No problems in {period}.", (notes + detail).strip()
+    return formatting.sentence(f"{no_problems}."), (notes + detail).strip()
 
 
 def verdict_meaning(
@@ -98,24 +101,41 @@ def _meaning(evaluation: EvaluationResult, steps: int, ranks: int) -> str:
     if ranks > 1:
         extent += f" on {formatting.plural(ranks, 'rank')}"
     if evaluation.verdict in ("broken", "suspect"):
-        problems = _problems(evaluation)
+        problems = _problems(_remaining(evaluation))
         if _applies_wrong_gradient(evaluation):
             return f"{WRONG_GRADIENT} ({problems} in {extent})"
         return f"{problems} in {extent}"
+    no_problems = _no_problems(evaluation, extent)
     if evaluation.verdict == "incomplete":
         names = ", ".join(_not_measured(evaluation, required=True))
-        return f"no problems in {extent}, but {_required(evaluation)}: {names}"
+        return f"{no_problems}, but {_required(evaluation)}: {names}"
     not_measured = _not_measured(evaluation)
     names = ", ".join(not_measured)
     checks = formatting.plural(len(not_measured), "optional check")
     unclear = f" ({checks} not measured: {names})" if not_measured else ""
     evaluated = next((n.reason for n in evaluation.tree if n.node == "reduction" and n.reason), "")
-    return f"no problems in {extent}{unclear}" + (f"; {evaluated}" if evaluated else "")
+    return f"{no_problems}{unclear}" + (f"; {evaluated}" if evaluated else "")
 
 
-def _problems(evaluation: EvaluationResult) -> str:
+def _no_problems(evaluation: EvaluationResult, extent: str) -> str:
+    """That nothing is wrong, or that nothing is any more."""
+    resolved = _problems(f for f in evaluation.findings if f not in _remaining(evaluation))
+    return (
+        f"no problems at the end of {extent}, {resolved} before"
+        if resolved
+        else (f"no problems in {extent}")
+    )
+
+
+def _remaining(evaluation: EvaluationResult) -> list[Finding]:
+    """The findings that are not resolved, or count in spite of it."""
+    rules = rules_by_id()
+    return [f for f in evaluation.findings if not is_history(f, rules.get(f.rule))]
+
+
+def _problems(findings: Iterable[Finding]) -> str:
     """``1 error, 2 warnings``: symptoms are not counted."""
-    numbers = Counter(f.severity for f in evaluation.findings if f.inhibited_by is None)
+    numbers = Counter(f.severity for f in findings if f.inhibited_by is None)
     problems = (("error", numbers["error"]), ("warning", numbers["warning"]))
     return ", ".join(formatting.plural(number, name) for name, number in problems if number)
 

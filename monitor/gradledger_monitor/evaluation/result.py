@@ -104,9 +104,13 @@ def _importance(finding: Finding) -> tuple[bool, int, int, str]:
 def counts(finding: Finding, rule: type[RuleDefinition] | None) -> bool:
     """Whether a finding is part of the verdict. A structural mistake remains one after it is
     resolved; a statistical finding that is resolved is history."""
+    return finding.inhibited_by is None and not is_history(finding, rule)
+
+
+def is_history(finding: Finding, rule: type[RuleDefinition] | None) -> bool:
+    """Whether a finding is resolved, and no part of the verdict any more."""
     statistical = rule is not None and rule.kind == "T"
-    is_history = statistical and finding.lifecycle == "resolved"
-    return finding.inhibited_by is None and not is_history
+    return statistical and finding.lifecycle == "resolved"
 
 
 def strongest_outcomes(outcomes: Iterable[RuleOutcomes], run: RunInfo) -> dict[str, Outcome]:

@@ -6,9 +6,11 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from gradledger_monitor.evaluation.result import is_history
 from gradledger_monitor.model.findings import SEVERITIES, EvaluationResult, Finding
 from gradledger_monitor.reports.objectives import ObjectiveSummary
 from gradledger_monitor.reports.topology import RunTopology
+from gradledger_monitor.rules.docs import rules_by_id
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,8 @@ class Gate:
             return f"acknowledged: {finding.acknowledged.note}"
         if _rank(finding.severity) < _rank(self.fail_on):
             return f"below {self.fail_on}"
+        if is_history(finding, rules_by_id().get(finding.rule)):
+            return f"resolved: not after step {finding.last_step:,}"
         allowed = self.baseline.get(finding.rule)
         if allowed is not None and _rank(finding.severity) <= _rank(allowed):
             return "in the baseline"

@@ -98,7 +98,8 @@ def _finding(finding: Finding, of: str) -> RenderableType:
 
 
 def _details(finding: Finding, of: str) -> Iterator[Text]:
-    yield Text(f"{finding.rule}, {step_span(finding)}{of}", style="dim")
+    resolved = ", resolved" if finding.lifecycle == "resolved" else ""
+    yield Text(f"{finding.rule}, {step_span(finding)}{of}{resolved}", style="dim")
     if finding.inhibited_by:
         yield Text(f"a symptom of {finding.inhibited_by}", style="dim")
     if finding.acknowledged:
