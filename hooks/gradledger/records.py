@@ -266,7 +266,8 @@ class LeftOpen:
     nonfinite_norms: int = 0
     planned: int = 0  # steps of a schedule that ended long before its plan; 0 if there is none
     scheduled: int = 0  # that it made
-    trained: int = 0  # micro-batches of all windows
+    trained: int = 0  # micro-batches of all windows, at most
+    inputs: int = 0  # of the backwards, that are searched and give a gradient to an input
 
 
 @dataclass(eq=False, repr=False)

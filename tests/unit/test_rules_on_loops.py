@@ -521,6 +521,12 @@ def test_backwards_that_no_step_followed_are_an_error_if_the_loop_began_anew() -
     assert left_open(5, zeroed=69) is None  # gradients may be measured after the training
     assert left_open(5, zeroed=69, norms=70, nonfinite_norms=34) is None
     assert left_open(5, zeroed=69, norms=70, nonfinite_norms=35) is not None
+    piled_up = left_open(5, zeroed=0, trained=69)
+    assert piled_up is not None and piled_up.severity == "warning"
+    assert "All steps before took at most 69 backwards." in piled_up.summary
+    assert left_open(5, zeroed=0, trained=70) is None  # as one epoch after the training
+    assert left_open(5, zeroed=1, trained=10) is None  # measured one by one
+    assert left_open(5, zeroed=0, trained=10, inputs=8) is None  # as for a saliency map
     later = left_open(5, zeroed=69, nonfinite=60, norms=70, nonfinite_norms=65, scaled=70)
     assert later is not None and (later.first_step, later.last_step) == (4, 4)  # the last step
     assert later.summary == (
@@ -534,7 +540,7 @@ def test_backwards_that_no_step_followed_are_an_error_if_the_loop_began_anew() -
 
 def test_a_schedule_that_is_planned_in_other_steps_is_named_when_the_training_ends() -> None:
     def unfinished(planned: int) -> Finding | None:
-        left = LeftOpen(70, planned=planned, scheduled=18, trained=66)
+        left = LeftOpen(60, planned=planned, scheduled=18, trained=66)
         sent = record([], 19, skipped=True, post_factor=None, left_open=left)
         window = facts(sent)
         assert finding_of("loop.never_stepped", window) is None

@@ -204,6 +204,7 @@ def left_open_record(step: Any) -> StepRecord:
         scaled=sum(counted.micro_batch.scale is not None for counted in step.micro_batches),
         norms=len(norms),
         nonfinite_norms=sum(not math.isfinite(norm or 0.0) for norm in norms),
+        inputs=sum(counted.micro_batch.reaches_input for counted in step.micro_batches),
     )
     left_open.planned, left_open.scheduled, left_open.trained = step.left_open
     record = StepRecord(step.optimizer, step.step, step.time, left_open=left_open)

@@ -379,8 +379,9 @@ class OpenWindows:
             plan = schedule and schedule.unfinished(window.steps, window.largest)
             if plan or (stepped in ([], [window]) and window.is_left_open()):
                 window.code.stop()
+                trained = window.steps * window.largest
                 step = window.close(self.index_of(window), now)
-                step.facts, step.left_open = facts, plan or OpenUnfinished()
+                step.facts, step.left_open = facts, plan or OpenUnfinished(trained=trained)
                 yield step, window
 
     def discard_open(self) -> None:

@@ -224,6 +224,7 @@ class LeftOpen(Struct, gc=False, omit_defaults=True):
     planned: Count = 0
     scheduled: Count = 0
     trained: Count = 0
+    inputs: Count = 0
 
 
 class StepRecord(Struct, gc=False, kw_only=True, omit_defaults=True, tag="step"):

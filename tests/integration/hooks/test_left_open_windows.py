@@ -74,6 +74,22 @@ def test_steps_that_stop_are_reported_far_above_the_usual_window() -> None:
         last = records_of(recording)[-1]
         assert (last.left_open is not None) is is_reported
         assert last.step == 3 + is_reported
+        if last.left_open is not None:
+            assert vars(last.left_open) == vars(LeftOpen(MANY, trained=3 * accumulated))
+
+
+def test_backwards_after_the_training_that_give_gradients_to_inputs_are_counted() -> None:
+    with recorded_to_the_end() as recording:
+        model, optimizer = model_and_optimizer()
+        for _ in range(20):  # enough that no further backward is searched at first
+            backward(model)
+            optimizer.step()
+            optimizer.zero_grad()
+        for _ in range(2 * MANY):
+            image = torch.ones(3, 4, requires_grad=True)
+            model(image).square().mean().backward()
+    left_open = records_of(recording)[-1].left_open
+    assert left_open is not None and left_open.inputs > 0
 
 
 def test_parameters_that_the_loop_updates_itself_need_no_step() -> None:

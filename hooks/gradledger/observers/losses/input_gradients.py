@@ -1,8 +1,9 @@
 """Finds backwards that give a gradient to an input, as an attack of adversarial training does.
 
-Its gradients in the parameters are a by-product, which the loop zeroes. The graph below the root is
-searched for a leaf that is no parameter: in the first backwards, in some after gradients were
-zeroed without a step, and for as long as such leaves are there.
+Its gradients in the parameters are a by-product, which the loop zeroes, or leaves alone after the
+training. The graph below the root is searched for a leaf that is no parameter: in the first
+backwards, in some after gradients were zeroed without a step, in some of a window that no step
+seems to close, and for as long as such leaves are there.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch.nn import Parameter
 
+from gradledger.capture.windows import LEFT_OPEN
 from gradledger.observers.losses.node_names import PARAMETER
 
 if TYPE_CHECKING:
@@ -32,7 +34,7 @@ class InputGradients:
 
     def reach(self, graphs: list[Any]) -> bool:
         """Whether the backward of these graphs was searched, and gives an input a gradient."""
-        if self._times < MOST_TIMES and self._are_zeroed():
+        if self._times < MOST_TIMES and self._may_be_unused():
             self._times += 1
             self._left = max(self._left, SEARCHES_AFTER)
         if not self._left:
@@ -46,10 +48,14 @@ class InputGradients:
     def _is_held(self, leaf: Any) -> bool:
         return any(leaf is p for window in self._windows for p in window.parameters())
 
-    def _are_zeroed(self) -> bool:
-        """Whether the gradients of earlier backwards may have been zeroed without a step."""
+    def _may_be_unused(self) -> bool:
+        """Whether gradients may have been zeroed without a step, or have waited long for one."""
         windows = self._windows.of_this_thread()
-        return any(window.micro_batches and window.fresh is not False for window in windows)
+        return any(
+            window.micro_batches
+            and (window.fresh is not False or len(window.micro_batches) == LEFT_OPEN)
+            for window in windows
+        )
 
 
 def _leaves_without_module(graphs: list[Any]) -> Iterator[Any]:

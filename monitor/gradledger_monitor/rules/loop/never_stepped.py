@@ -27,7 +27,8 @@ class NeverStepped(Rule):
     optimizer, and it has never stepped. Its parameters have not changed either. After a step: more
     than 8 times the backwards of the largest window before, and at least half of their losses or
     measured norms were not finite; or all losses were scaled by a ``GradScaler``, and the gradients
-    were zeroed at least 8 times.
+    were zeroed at least 8 times; or they add to the same gradients, which are never zeroed, and are
+    more than those of all windows before.
 
     **Why it matters**
 
@@ -42,8 +43,9 @@ class NeverStepped(Rule):
     **When it is silent**
 
     Another optimizer has stepped (a GAN); the loop updates the parameters itself; the process
-    ends within fewer backwards; after a step, losses and norms are finite and not scaled: a script
-    may measure gradients after its training, for a Fisher information or a saliency map.
+    ends within fewer backwards; after a step, finite losses whose gradients are zeroed, that give
+    gradients to the inputs, too, or that are fewer than in the training: a script may measure
+    gradients after it, for a Fisher information, a saliency map or an attack.
 
     It is a warning, and no error, as long as the gradients are not zeroed: one step may take more
     micro-batches than have run.
@@ -63,7 +65,7 @@ class NeverStepped(Rule):
         assert left_open is not None
         if left_open.planned or (facts.step > 1 and not _trains(left_open)):
             return OK
-        begun_anew = left_open.zeroed >= ZEROED or facts.step > 1
+        begun_anew = left_open.zeroed >= ZEROED or (facts.step > 1 and _fails(left_open))
         before = f" after step {facts.step - 1:,}" if facts.step > 1 else ""
         atleast = "At least " if left_open.backwards >= MOST_COUNTED else ""
         return finding(
@@ -71,7 +73,8 @@ class NeverStepped(Rule):
             "No optimizer step follows the backwards",
             f"{atleast}{counted(left_open.backwards, 'backward')} added to the gradients of "
             f"{facts.optimizer_name}{before}, and no step followed until the process ended. "
-            f"{' '.join(_what_the_loop_did(left_open, begun_anew))}",
+            f"{' '.join(_what_the_loop_did(left_open))}"
+            f"{'' if begun_anew else _what_it_may_be(left_open, facts.step)}",
             FIX,
             backwards=left_open.backwards,
             zeroed=left_open.zeroed,
@@ -83,6 +86,12 @@ class NeverStepped(Rule):
 
 def _trains(left_open: LeftOpen) -> bool:
     """Whether the backwards after a step belong to the training, and measure no gradients."""
+    piles_up = not left_open.zeroed and left_open.backwards > left_open.trained
+    return _fails(left_open) or (piles_up and not left_open.inputs)
+
+
+def _fails(left_open: LeftOpen) -> bool:
+    """Whether a guard or a scaler lets no step through."""
     is_scaled = left_open.scaled == left_open.backwards and left_open.zeroed >= ZEROED
     return is_scaled or _mostly_nonfinite(left_open)
 
@@ -93,7 +102,7 @@ def _mostly_nonfinite(left_open: LeftOpen) -> bool:
     )
 
 
-def _what_the_loop_did(left_open: LeftOpen, begun_anew: bool) -> Iterator[str]:
+def _what_the_loop_did(left_open: LeftOpen) -> Iterator[str]:
     if left_open.zeroed:
         yield f"The gradients were zeroed {counted(left_open.zeroed, 'time')} in between."
     else:
@@ -109,5 +118,12 @@ def _what_the_loop_did(left_open: LeftOpen, begun_anew: bool) -> Iterator[str]:
             "gradients, it must call scaler.update() where it leaves out a step: nothing else "
             "lowers the scale."
         )
-    if not begun_anew:
-        yield "If one step takes more micro-batches than these, let the run go on."
+
+
+def _what_it_may_be(left_open: LeftOpen, step: int) -> str:
+    if step == 1:
+        return " If one step takes more micro-batches than these, let the run go on."
+    return (
+        f" All steps before took at most {counted(left_open.trained, 'backward')}. If these "
+        "measure gradients after the training, zero the gradients before each of them."
+    )
