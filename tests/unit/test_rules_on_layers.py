@@ -47,10 +47,10 @@ def test_layers_that_no_gradient_reached_and_those_with_one_of_0_are_told_apart(
     layers = {"a": None, "b": 0.0, "c": 1.0}
     finding = dead(measured(layers, ("a", "b"), observed=45))
     assert finding is not None and finding.severity == "info"
-    assert finding.title == "2 layers of 3 never got a gradient"
+    assert finding.title == "2 layers of 3 had no gradient at the steps"
     assert finding.summary == (
-        "No gradient reached a at any of the 45 sampled steps. The gradient of b was exactly 0 at "
-        "each of the 45 sampled steps. SGD holds them."
+        "At none of the 45 sampled steps was there a gradient of a. The gradient of b was "
+        "exactly 0 at each of the 45 sampled steps. SGD holds them."
     )
     assert finding.evidence["without_gradient"] == ["a"]
     assert finding.evidence["zero_gradient"] == ["b"]
@@ -60,7 +60,8 @@ def test_many_layers_are_counted() -> None:
     names = tuple(f"blocks.{index}.weight" for index in range(70))
     finding = dead(measured({**dict.fromkeys(names), "head": 1.0}, names))
     assert finding is not None
-    assert "blocks.5.weight and 64 more at any" in finding.summary
+    assert "a gradient of blocks.0.weight" in finding.summary
+    assert "blocks.5.weight and 64 more." in finding.summary
     assert len(finding.evidence["without_gradient"]) == 64
 
 

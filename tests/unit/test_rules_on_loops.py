@@ -558,11 +558,11 @@ def test_a_schedule_that_is_planned_in_other_steps_is_named_when_the_training_en
     assert unfinished(0) is None
 
 
-def rescheduled(total: int, *rates: float) -> Finding | None:
+def rescheduled(total: int, *rates: float, most: int = 1000) -> Finding | None:
     windows = []
     for number, rate in enumerate(rates, 1):
         sent = record([term(8, 1 / 8)], number, lr=rate)
-        sent.scheduled, sent.schedule_total = number - 1, total
+        sent.scheduled, sent.schedule_total = min(number - 1, most), total
         windows.append(facts(sent))
     return finding_of("schedule.planned_in_other_steps", *windows)
 
@@ -578,6 +578,8 @@ def test_a_rate_that_rises_again_after_the_end_of_its_schedule_is_information() 
     assert higher is not None and "the rate was 0, and it is 0.1001 now" in higher.summary
     warmup = [0.0, 0.05, *cosine]
     assert rescheduled(22, *warmup) is not None
+    set_by_hand = [*cosine[:21], *[0.05] * 30]  # a new stage, without the schedule
+    assert rescheduled(20, *set_by_hand, most=20) is None
     assert rescheduled(40, *cosine) is None  # cycles of a schedule that is planned for more
 
 

@@ -120,7 +120,7 @@ class DroppedWindows(Rule):
             "Many windows are zeroed without a step",
             f"The gradients of {self._finite_dropped} of the last {len(self._finite)} windows were "
             "zeroed, and no optimizer stepped on them. Their losses were finite. A guard in the "
-            "loop may drop them, or they were computed to be measured.",
+            "loop may drop them, or they serve to measure, or to correct other gradients.",
             FIX,
             dropped=self._finite_dropped,
             of=len(self._finite),

@@ -132,12 +132,12 @@ def _report(
     steps = counted(observed, "sampled step")
     sentences = []
     if absent:
-        sentences.append(f"No gradient reached {_names(absent)} at any of the {steps}.")
+        sentences.append(f"At none of the {steps} was there a gradient of {_names(absent)}.")
     if zero:
         sentences.append(f"The gradient of {_names(zero)} was exactly 0 at each of the {steps}.")
     return finding(
         "info",
-        f"{counted(len(dead), 'layer')} of {len(layers):,} never got a gradient",
+        f"{counted(len(dead), 'layer')} of {len(layers):,} had no gradient at the steps",
         f"{' '.join(sentences)} {optimizer} holds {'it' if len(dead) == 1 else 'them'}.",
         FIX,
         **_evidence(dead, observed),

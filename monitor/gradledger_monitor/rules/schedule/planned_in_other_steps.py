@@ -119,7 +119,7 @@ class PlannedInOtherSteps(Rule):
             self._lowest, self._turn = rate, at
         is_at_end = total > 0 and abs(self._turn - total) <= near
         fell = self._lowest < LOW * self._highest
-        self._risen |= is_at_end and fell and rate >= AGAIN * self._highest
+        self._risen |= at > total and is_at_end and fell and rate >= AGAIN * self._highest
         if not self._risen:
             return OK
         return finding(
@@ -127,8 +127,8 @@ class PlannedInOtherSteps(Rule):
             "The learning rate rises again after the end of its schedule",
             f"The schedule is planned for {counted(total, 'step')}, and has made {at:,}. At "
             f"step {self._turn:,} of the schedule the rate was {significant(self._lowest)}, and it "
-            f"is {significant(rate)} now. If no cycles are intended, the schedule is stepped more "
-            "often than it was planned for, or the training takes longer.",
+            f"is {significant(rate)} now. Unless cycles or a new stage are intended, the schedule "
+            "is stepped more often than it was planned for, or the training takes longer.",
             FIX_RISEN,
             planned_steps=total,
             schedule_steps=at,
