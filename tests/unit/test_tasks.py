@@ -35,6 +35,15 @@ def test_losses_over_one_layer_are_of_one_task_and_over_another_layer_of_another
     assert numbers == [1, 2, 1, 2]
 
 
+def test_a_bias_that_a_layer_adds_separately_makes_no_other_task() -> None:
+    body, head = nn.GRU(4, 4, batch_first=True), nn.Linear(4, 3)
+    layers, numbers = Tasks(), []
+    for rows in (5, 1):  # strides of the output of the GRU allow one product with bias for one row
+        logits = head(body(torch.randn(rows, 6, 4))[0]).flatten(0, 1)
+        numbers.append(number(layers, F.cross_entropy(logits, torch.zeros(len(logits)).long())))
+    assert numbers == [1, 1]
+
+
 def test_losses_of_real_and_of_fake_data_are_of_two_tasks() -> None:
     critic, x = nn.Linear(4, 1), torch.randn(5, 4)
     layers = Tasks()

@@ -11,7 +11,7 @@ from typing import Any
 
 from gradledger.observers.losses.found_losses import LossNode
 from gradledger.observers.losses.loss_patterns import parameter_of
-from gradledger.observers.losses.node_names import PASSED_ON, PROJECTIONS, RESHAPES
+from gradledger.observers.losses.node_names import PARAMETER, PASSED_ON, PROJECTIONS, RESHAPES
 
 DEPTH = 24  # nodes between a loss and the layer that computes its input
 LOSSES = 256  # that are looked at, if all are of one task: looking takes microseconds
@@ -48,16 +48,22 @@ class Tasks:
 def _way_down(node: Any) -> tuple[Any, list[str]]:
     """The parameter of the layer below a loss, and the operations between, reshapes left out.
 
-    So is what passes a tensor on. The way leads to the first input that has a graph.
+    So is what passes a tensor on, and a bias: the shape and the strides of a layer's input decide
+    whether it is added separately. The way leads to the first input that has a graph.
     """
     operations: list[str] = []
     for _ in range(DEPTH):
         name = node.name()
         if name in PROJECTIONS:
             return parameter_of(node), operations
-        if name not in RESHAPES and name != PASSED_ON:
+        if name not in RESHAPES and name != PASSED_ON and not _adds_a_bias(node):
             operations.append(name)
         node = next((below for below, _ in node.next_functions if below is not None), None)
         if node is None:
             break
     return None, operations
+
+
+def _adds_a_bias(node: Any) -> bool:
+    below = [each for each, _ in node.next_functions]
+    return node.name() == "AddBackward0" and any(b and b.name() == PARAMETER for b in below)
