@@ -1643,7 +1643,16 @@ def test_a_window_is_remembered_with_its_balance_only_where_that_was_known() -> 
     right = [term(10, 1 / 40), term(30, 1 / 40)]
     fair = closed(record(right))
     assert fair._replace(balance=None) == Closed(
-        2, None, 40.0, "fair", lr=0.1, step=1, loss=2.0, number=2, unit="tokens"
+        2,
+        None,
+        40.0,
+        "fair",
+        lr=0.1,
+        step=1,
+        loss=2.0,
+        number=2,
+        unit="tokens",
+        losses=("NllLossBackward0 mean ",),
     )
     assert fair.balance == pytest.approx(1.0)
     assert closed(record(right, post_factor=None))[:4] == (2, None, 40.0, "unmeasured")

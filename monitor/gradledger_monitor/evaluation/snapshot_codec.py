@@ -115,6 +115,7 @@ class WindowState(Struct, frozen=True, forbid_unknown_fields=True, array_like=Tr
     further: tuple[tuple[str, float], ...]
     counts: tuple[tuple[str, str, float, float, float], ...]
     beside: tuple[tuple[str, float, float, bool, float], ...]
+    losses: tuple[str, ...]
 
 
 class OptimizerState(Struct, frozen=True, forbid_unknown_fields=True):

@@ -15,7 +15,7 @@ from gradledger_monitor.model.numbers import MAX_INT64
 from gradledger_monitor.model.run_history import RunHistory
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.balance import diagnosis
-from gradledger_monitor.rules.balance.patterns import Closed
+from gradledger_monitor.rules.balance.patterns import Closed, of_same_loss
 from gradledger_monitor.rules.definition import RuleDefinition
 
 HISTORY = 64  # earlier windows of the same optimizer that a rule can look back on
@@ -27,8 +27,9 @@ class Window:
     def __init__(self, facts: StepFacts, past: Sequence[Closed] = ()) -> None:
         self.facts = facts
         self.past = past
+        self.of_same_loss = of_same_loss(facts, past)
         # of each objective, the heaviest first; once, for all rules that read it
-        self.diagnoses = diagnosis.diagnose(facts, past)
+        self.diagnoses = diagnosis.diagnose(facts, self.of_same_loss)
         self.balance = self.diagnoses[0]
         facts.show(self.balance.objective)
 

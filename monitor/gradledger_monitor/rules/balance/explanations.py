@@ -365,12 +365,13 @@ def _by_number(
     """B = R or 1/R, then B = K or 1/K.
 
     With K = R the numbers coincide: ``_is_of_ranks`` decides. If a window as long as this one was
-    fair, it is chance.
+    fair, it is chance, unless nothing divides a mean any more.
     """
     k, ranks = facts.micro_batches_of(objective), facts.run.world_size
-    if any(c.pattern in FAIR and c.micro_batches == k for c in past):
-        return None
     near = Near(balance, facts.tolerance)
+    undivided = reductions(objective) == {"mean"} and is_undivided_alone(objective) and near(k)
+    if not undivided and any(c.pattern in FAIR and c.micro_batches == k for c in past):
+        return None
     usual = max([k, *[c.micro_batches for c in wrong_windows(past)]])
     numbers: list[tuple[Pattern, Callable[[int], float]]] = []
     # a factor of R that undoes the average over the ranks is no weight

@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.objectives import Objective
+from gradledger_monitor.model.readings import WeightedTerm
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.balance.beside import Beside, beside
 from gradledger_monitor.rules.balance.evidence import is_scaled_by_loop, weight_of_micro_batch
@@ -111,6 +112,7 @@ class Closed(NamedTuple):
     further: tuple[tuple[str, float], ...] = ()
     counts: tuple[Counts, ...] = ()  # of a window that is not fair, the main objective first
     beside: tuple[Beside, ...] = ()
+    losses: tuple[str, ...] = ()  # the forms of its objectives, see ``forms``; empty: not known
 
     @classmethod
     def of(cls, facts: StepFacts, diagnosis: Diagnosis) -> Closed:
@@ -134,6 +136,7 @@ class Closed(NamedTuple):
             tuple(_further(facts)) if diagnosis.pattern in NORMALISED else (),
             () if diagnosis.pattern in FAIR else tuple(counts_of(facts)),
             tuple(beside(facts)) if len(facts.objectives) > 1 else (),
+            tuple(sorted(forms(facts.terms))),
         )
 
 
@@ -155,6 +158,24 @@ def counts_of(facts: StepFacts) -> Iterator[Counts]:
         for unit, counts in of_unit.items():
             first, last = counts[min(counts)], counts[max(counts)]
             yield Counts(objective.name, unit, sum(counts.values()), first, last)
+
+
+def forms(terms: Sequence[WeightedTerm]) -> set[str]:
+    """How the losses of some terms are computed: kind, reduction, and what this reduces."""
+    losses = (t.loss_term for t in terms)
+    return {f"{t.kind} {t.reduction} {t.of or ''}" for t in losses}
+
+
+def of_same_loss(facts: StepFacts, past: Sequence[Closed]) -> Sequence[Closed]:
+    """The earlier windows that have the main loss, too.
+
+    A phase of training with another loss has its own divisor: its windows show nothing of this one.
+    """
+    main = None if facts.unmeasured else facts.objective
+    if main is None or not past:
+        return past
+    of_main = forms(main.terms)
+    return [c for c in past if not c.losses or not of_main.isdisjoint(c.losses)]
 
 
 def is_fair(facts: StepFacts, objective: Objective) -> bool:

@@ -79,7 +79,7 @@ def _history(window: Window) -> str:
             f"The balance is {significant(balance(window))} in this window and differs between "
             "windows"
         )
-    b, earlier = balance(window), wrong_balances(window.past)
+    b, earlier = balance(window), wrong_balances(window.of_same_loss)
     least, most = significant(min([b, *earlier])), significant(max([b, *earlier]))
     if least == most:
         return f"The balance is {significant(b)}, as in earlier windows"

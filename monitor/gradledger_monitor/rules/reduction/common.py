@@ -61,13 +61,13 @@ def steps_of_pattern(window: Window) -> tuple[int, ...]:
     """The steps that the pattern of a window is about: also earlier ones that only it explains."""
     step, pattern = window.facts.step, window.balance.pattern
     if pattern == "partial_before":  # this window is balanced, and those before it are not
-        return tuple(closed.step for closed in wrong_windows(window.past))
+        return tuple(closed.step for closed in wrong_windows(window.of_same_loss))
     if pattern not in _SAME_BEFORE:
         return (*_of_further(window), step)
     alone = 1 if pattern in ("early_step", "unprepared") else None
     earlier = [
         closed.step
-        for closed in _unexplained(window.past, pattern)
+        for closed in _unexplained(window.of_same_loss, pattern)
         if alone in (None, closed.micro_batches)
         and not (pattern == "partial" and closed.micro_batches == _usual(window))
     ]
@@ -97,7 +97,7 @@ def _of_further(window: Window) -> list[int]:
     missing = diagnosed(window, "term_missing")
     if missing is None or missing.objective is None or not missing.evidence:
         return []
-    same = windows_of_the_same_weight(window.facts, missing.objective, window.past)
+    same = windows_of_the_same_weight(window.facts, missing.objective, window.of_same_loss)
     return [closed.step for closed in same if closed.micro_batches > 1]
 
 
@@ -189,7 +189,7 @@ def micro_batches(window: Window) -> int:
 
 def varies(window: Window) -> bool:
     """Whether the balance differs from that of an earlier window with a wrong balance."""
-    return differs_from_earlier(balance(window), window.past, window.facts.tolerance)
+    return differs_from_earlier(balance(window), window.of_same_loss, window.facts.tolerance)
 
 
 def factor_effect(window: Window) -> str:

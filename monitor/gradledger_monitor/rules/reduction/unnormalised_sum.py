@@ -65,7 +65,7 @@ class UnnormalisedSum(Rule):
         if not shows(window, "sum"):
             return OK
         n, b, excess = tokens(window), balance(window), factor(window)
-        earlier = [past.tokens for past in window.past if past.tokens]
+        earlier = [past.tokens for past in window.of_same_loss if past.tokens]
         follows = any(abs(n / tokens - 1) > TOKENS_DIFFER for tokens in earlier)
         main, *further = window.facts.objectives
         cross_entropy = main.kind.startswith(("NllLoss", "KlDivergence"))

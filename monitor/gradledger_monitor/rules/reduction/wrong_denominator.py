@@ -139,7 +139,7 @@ class WrongDenominator(Rule):
             tokens=as_count(n),
             divisor=round(divisor, 4),
             padding=positions,
-            earlier_balances=[round(c.balance, 6) for c in window.past if c.balance][-8:],
+            earlier_balances=[round(c.balance, 6) for c in window.of_same_loss if c.balance][-8:],
         )
 
 
@@ -147,7 +147,7 @@ def _of_other_count(window: Window) -> Outcome:
     """The unit of the loss is not known, but the divisor follows a count of too little data."""
     facts, objective = window.facts, window.balance.objective
     assert objective is not None
-    followed = followed_count(facts, objective, window.past)
+    followed = followed_count(facts, objective, window.of_same_loss)
     assert followed is not None  # it is what the pattern was diagnosed from
     counts, k = followed.counts, facts.micro_batches_of(objective)
     counted_one = next(o for o in facts.objectives if o.name == counts.objective)

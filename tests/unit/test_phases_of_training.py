@@ -1,0 +1,60 @@
+"""Phases of a training with different losses: the windows of one show nothing of the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from gradledger.records import StepRecord, Term
+from helpers.facts import facts, judged, record, term
+
+MSE = "MseLossBackward0"
+
+
+def means(number: int, factor: float = 1 / 4, undivided: bool = False) -> StepRecord:
+    """Four micro-batches of eight rows, each a mean times this factor."""
+    one = term(8, factor / 8, undivided=undivided, divisors=[] if undivided else [4.0])
+    return record([one] * 4, number)
+
+
+def errors(number: int, factor: float = 1 / 4, undivided: bool = False) -> StepRecord:
+    """The same of a squared error."""
+    one = Term(MSE, "mean", 8, weight=factor / 8, size=8, rows=8, positions=1, undivided=undivided)
+    return record([one] * 4, number)
+
+
+def sums(number: int, factor: float = 1.0) -> StepRecord:
+    """Sums over the tokens of two micro-batches, divided by their number in the window."""
+    counts = (30 + number, 50 - number % 7)
+    weight = factor / sum(counts)
+    return record([term(count, weight, "sum") for count in counts], number)
+
+
+Phase = Callable[[int], StepRecord]
+
+
+def undivided(of: Callable[..., StepRecord]) -> Phase:
+    return lambda number: of(number, 1.0, undivided=True)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        (means, errors, set()),
+        (sums, means, set()),
+        (means, undivided(errors), {"reduction.missing_division"}),
+        (undivided(errors), means, {"reduction.missing_division"}),
+        (sums, undivided(means), {"reduction.missing_division"}),
+        (means, undivided(means), {"reduction.missing_division"}),
+        (means, lambda number: sums(number, 1 / 2), {"reduction.double_division"}),
+    ],
+)
+def test_a_phase_neither_excuses_nor_accuses_another_one(
+    first: Phase, second: Phase, expected: set[str]
+) -> None:
+    for numbers in (range(1, 7), range(1, 13, 2)):
+        steps = [first(n) if n in numbers else second(n) for n in range(1, 13)]
+        evaluation = judged([facts(step) for step in steps])
+        loud = {finding.rule for finding in evaluation.findings if finding.severity != "info"}
+        assert loud - {"batch.changed_without_lr"} == expected
