@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from pytest import approx
@@ -114,3 +115,37 @@ def test_an_optimizer_that_never_has_a_gradient_leaves_the_other_one_balanced() 
     later.optimizer = 1
     assert judged([*steps, facts(later, **run)]).verdict == "incomplete"
     assert judged(steps[1::2]).verdict == "incomplete"
+
+
+def critic(weight: float, penalty: float, **divided: Any) -> list[records.Term]:
+    """The score of a critic, and ten times its gradient penalty: means over 16 rows."""
+    rows = {"size": 16, "rows": 16, "elements": 16, **divided}
+    return [
+        records.Term(ROUTER, "mean", 16, weight=weight / 16, element_weight=weight / 16, **rows),
+        records.Term(
+            ROUTER,
+            "mean",
+            16,
+            weight=penalty / 16,
+            element_weight=penalty / 16,
+            coefficient=10.0,
+            **rows,
+        ),
+    ]
+
+
+def test_a_heavy_penalty_with_a_constant_does_not_excuse_the_loss_beside_it() -> None:
+    undivided = critic(1.0, 10.0, undivided=True)
+    assert rules_of([undivided] * 2) == ["reduction.missing_division"]
+    divided = critic(0.5, 5.0, undivided=False, divisors=[2.0])
+    assert rules_of([divided] * 2) == []
+    one = critic(1.0, 10.0, undivided=True)
+    assert rules_of([one]) == []
+    weighted = [replace(one[0], coefficient=3.0, weight=3 / 16, element_weight=3 / 16), one[1]]
+    assert "reduction.missing_division" not in rules_of([weighted] * 2)  # 6/2 and 20/2, or not
+
+
+def rules_of(micro_batches: list[list[records.Term]]) -> list[str]:
+    """The rules that find something in three such windows."""
+    evaluation = judged([facts(record(micro_batches, number)) for number in (1, 2, 3)])
+    return [finding.rule for finding in evaluation.findings if finding.severity != "info"]

@@ -193,8 +193,10 @@ def objectives_of(
     """The objectives of a window, the one with the most gradient weight first, penalties last.
 
     If nothing divides it, its balance is off, and its weights are even, an objective that is fair
-    comes before it: a further loss that is not divided may be the heaviest. ``tolerance``:
-    relative, of weights. ``scale``: the intended balance; None if the balance is not known.
+    comes before it: a further loss that is not divided may be the heaviest. If a constant is in
+    front of it, as of a gradient penalty, but does not explain its balance, so does a mean that
+    nothing multiplies or divides, and that weighs K: that shows more. ``tolerance``: relative, of
+    weights. ``scale``: the intended balance; None if the balance is not known.
     """
     objectives = []
     for name in _heaviest_first(terms):
@@ -203,8 +205,11 @@ def objectives_of(
         if objective is not None:
             objectives.append(objective)
     first = objectives[0] if len(objectives) > 1 else None
-    if first is not None and first.is_undivided and first.reading.is_even(tolerance):
-        objectives.sort(key=lambda o: not _may_be_first(o, tolerance, scale))
+    if first is not None and first.reading.is_even(tolerance):
+        if first.is_undivided:
+            objectives.sort(key=lambda o: not _may_be_first(o, tolerance, scale))
+        if _is_off_by_more_than_its_constant(objectives[0], tolerance, scale):
+            objectives.sort(key=lambda o: not _is_plain_mean_times_k(o, tolerance, scale))
     return objectives
 
 
@@ -212,6 +217,26 @@ def _may_be_first(objective: Objective, tolerance: float, scale: float | None) -
     """Whether it is fair, and not by chance, as a sum that nothing divides."""
     fair = objective.reading.is_fair(tolerance, scale)
     return fair and not (objective.is_penalty or objective.is_undivided_sum)
+
+
+def _is_off_by_more_than_its_constant(
+    objective: Objective, tolerance: float, scale: float | None
+) -> bool:
+    """Whether a constant in front of a mean is not all that makes its balance wrong."""
+    constants = [number(t.loss_term.coefficient) for t in objective.terms]
+    of_means = objective.reading.is_of_means(tolerance) and not objective.is_undivided_sum
+    if scale is None or not of_means or None in constants:
+        return False
+    balance = objective.ledger.balance / scale
+    return all(abs(balance - abs(c or 0.0)) > tolerance * balance for c in constants)
+
+
+def _is_plain_mean_times_k(objective: Objective, tolerance: float, scale: float | None) -> bool:
+    """Whether it is a mean that nothing multiplies or divides, and so weighs K."""
+    terms = [t.loss_term for t in objective.terms]
+    plain = all(t.undivided and t.reduction == "mean" and t.coefficient is None for t in terms)
+    penalty = objective.is_penalty
+    return plain and not penalty and is_off_by_k(objective.reading, tolerance, scale)
 
 
 def fair_together(
