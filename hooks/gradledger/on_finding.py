@@ -18,6 +18,7 @@ from gradledger.stderr import write_block, write_line
 SEVERITIES = ("info", "warning", "error")
 MIN_SEVERITY = {"warn": "warning", "stop": "error", "call": "warning", "off": "error"}
 MAX_FINDINGS = 1_000  # of one run, each of which is reported once
+MAX_ACTIVE = 20  # findings in a reply; one that is as long may leave some out
 
 Action = Literal["warn", "stop", "call", "off"]
 
@@ -98,6 +99,7 @@ class FindingHandler:
         self._run_url = run_url
         self._prints = prints  # True on one rank only
         self._reported: set[tuple[str, int, int]] = set()
+        self._written: dict[tuple[str, int], ReportedFinding] = {}  # that were active since
         self._pending: deque[ReportedFinding] = deque()
         self._step_hook: Any = None
 
@@ -124,6 +126,7 @@ class FindingHandler:
         """Handle the current findings of this run; skip those that were handled before."""
         with guard.fail_open("on_finding"):
             self._current = [reported_finding(each, self._run_url()) for each in findings]
+            self._write_inactive()
             for finding in self._current:
                 self._on_finding(finding)
 
@@ -137,6 +140,14 @@ class FindingHandler:
             self._pending.append(finding)
         if self._prints() and self.policy.action in ("warn", "stop"):
             write_block(run_report.finding_lines(finding))
+            self._written[finding.rule, finding.optimizer] = finding
+
+    def _write_inactive(self) -> None:
+        """Write which findings in the output are resolved, withdrawn or acknowledged since."""
+        active = {(finding.rule, finding.optimizer) for finding in self._current}
+        if len(active) < MAX_ACTIVE:
+            for key in [key for key in self._written if key not in active]:
+                write_line(run_report.inactive_line(self._written.pop(key)))
 
     # ------------------------------------------------------------ on the training thread
 

@@ -80,6 +80,23 @@ def test_the_address_is_written_once(capfd: pytest.CaptureFixture[str]) -> None:
     assert capfd.readouterr().err == f"gradledger: recording to {URL}\n"
 
 
+def test_a_finding_that_a_later_reply_lacks_is_written_as_no_longer_active(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """Otherwise an error in the output and ``BALANCED: no findings`` at the end disagree."""
+    handler = FindingHandler(Policy(), lambda: URL, lambda: True)
+    notices = [finding(number)._asdict() for number in range(21)]
+    handler.on_findings(notices[:2])
+    handler.on_findings([*notices[:1], *notices[2:]])  # at the limit, the second one may be cut
+    assert "no longer active" not in capfd.readouterr().err
+    for _ in "again":
+        handler.on_findings(notices[:1])
+    lines = capfd.readouterr().err.splitlines()
+    rules = {f"(loop.rule_{number})" for number in range(1, 21)}
+    assert {line.rpartition(" ")[2] for line in lines} == rules and len(lines) == len(rules)
+    assert all(line.startswith("gradledger: no longer active: A title") for line in lines)
+
+
 @pytest.mark.parametrize(
     ("variable", "value", "has_colour"),
     [("TERM", "xterm", True), ("TERM", "dumb", False), ("NO_COLOR", "1", False)],

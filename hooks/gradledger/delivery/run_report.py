@@ -47,6 +47,11 @@ def finding_lines(finding: ReportedFinding) -> list[str]:
     return [_headline(finding), _text(finding.summary), finding.url]
 
 
+def inactive_line(finding: ReportedFinding) -> str:
+    """A finding that was written and that the service no longer lists, in one line."""
+    return f"no longer active: {_text(finding.title)} ({finding.rule})"
+
+
 def end_lines(state: RunState | None, findings: Sequence[ReportedFinding], url: str) -> list[str]:
     """The verdict, the findings and the address; ``state`` is None if it is not known yet."""
     if state is None:
