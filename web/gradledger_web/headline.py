@@ -101,7 +101,7 @@ def _meaning(evaluation: EvaluationResult, steps: int, ranks: int) -> str:
     if ranks > 1:
         extent += f" on {formatting.plural(ranks, 'rank')}"
     if evaluation.verdict in ("broken", "suspect"):
-        problems = _problems(_remaining(evaluation))
+        problems = _problems(f for f in evaluation.findings if not _is_history(f))
         if _applies_wrong_gradient(evaluation):
             return f"{WRONG_GRADIENT} ({problems} in {extent})"
         return f"{problems} in {extent}"
@@ -119,18 +119,14 @@ def _meaning(evaluation: EvaluationResult, steps: int, ranks: int) -> str:
 
 def _no_problems(evaluation: EvaluationResult, extent: str) -> str:
     """That nothing is wrong, or that nothing is any more."""
-    resolved = _problems(f for f in evaluation.findings if f not in _remaining(evaluation))
-    return (
-        f"no problems at the end of {extent}, {resolved} before"
-        if resolved
-        else (f"no problems in {extent}")
-    )
+    resolved = _problems(filter(_is_history, evaluation.findings))
+    if resolved:
+        return f"no problems at the end of {extent}, {resolved} before"
+    return f"no problems in {extent}"
 
 
-def _remaining(evaluation: EvaluationResult) -> list[Finding]:
-    """The findings that are not resolved, or count in spite of it."""
-    rules = rules_by_id()
-    return [f for f in evaluation.findings if not is_history(f, rules.get(f.rule))]
+def _is_history(finding: Finding) -> bool:
+    return is_history(finding, rules_by_id().get(finding.rule))
 
 
 def _problems(findings: Iterable[Finding]) -> str:

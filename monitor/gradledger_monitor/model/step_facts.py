@@ -362,8 +362,7 @@ class StepFacts:
         """K of an objective: if backward is called for each task, the micro-batches of its task."""
         if objective is None or not self.separate_tasks:
             return self.micro_batches
-        rank = objective.terms[0].rank
-        return len({term.micro_batch for term in objective.terms if term.rank == rank})
+        return len(loss_names.micro_batches_of(self.applied_by_rank, objective.terms))
 
     @property
     def separate_tasks(self) -> bool:

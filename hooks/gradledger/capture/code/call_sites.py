@@ -4,8 +4,8 @@ In the first windows of an optimizer, each counted backward, step and call of th
 frames that called it, up to the first one of the script. After that, only what is new is looked at:
 the first call of a kind, and the step after a number of micro-batches that no window had before,
 such as that of an epoch's tail. A frame gives a code object and an instruction; a background thread
-reads the text (``script_sources``). Each counted backward is numbered by its call, in 3
-microseconds: a loop that accumulates calls at one line, and separate losses have a line each.
+reads the text (``script_sources``). Each counted backward is numbered by its call: a loop that
+accumulates calls at one line, and separate losses have a line each.
 
 Frames of PyTorch, of frameworks, of the standard library and of installed packages are skipped. If
 no frame of the script exists, as on a thread of the autograd engine, there is no location.
@@ -124,8 +124,11 @@ class CalledFrom:
     def locate_backward(self, role: CodeRole, windows: int, from_hook: bool) -> int | None:
         """Locate the running backward, and number its call: the same lines have the same number.
 
-        ``from_hook``: it is the backward that calls a hook of the script, which called us.
+        ``from_hook``: it is the backward that calls a hook of the script, which called us. None
+        after an error, and after as many calls as are located.
         """
+        if self._left <= 0:
+            return None
         with self._guard:
             frame = sys._getframe(1)
             site = nearest_call_site(_of_backward(frame) if from_hook else frame)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 
 from gradledger_monitor.ingest.schema import MicroBatch, Term
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.objectives import PENALTY
+from gradledger_monitor.model.readings import WeightedTerm
 
 DIVERGENCE = "KlDivergence"
 REDUCTIONS = ("MeanBackward", "SumBackward")  # losses without targets
@@ -51,6 +52,15 @@ def constant_targets(applied: IndexedMicroBatches) -> dict[int, float]:
             return {}
         targets[index] = target
     return targets
+
+
+def micro_batches_of(
+    applied: Mapping[int, IndexedMicroBatches], terms: Sequence[WeightedTerm]
+) -> IndexedMicroBatches:
+    """The micro-batches that have these terms of one objective, on the first rank of them."""
+    rank = terms[0].rank
+    indices = {term.micro_batch for term in terms if term.rank == rank}
+    return [pair for pair in applied[rank] if pair[0] in indices]
 
 
 def may_be_separate(applied: IndexedMicroBatches, tasks: Collection[int]) -> bool:

@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gradledger_monitor.model.losses.names import IndexedMicroBatches, have_separate_calls
+from gradledger_monitor.model.losses.names import have_separate_calls, micro_batches_of
 from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.balance.beside import smooths_ignored
@@ -196,16 +196,9 @@ def why_undecided(facts: StepFacts) -> str | None:
         for o in facts.objectives
         if not is_fair(facts, o) and not coefficient_explains(facts, o, o.ledger.balance / scale)
     ]
-    if any(have_separate_calls(_micro_batches_of(facts, o)) for o in wrong):
+    if any(have_separate_calls(micro_batches_of(facts.applied_by_rank, o.terms)) for o in wrong):
         return SEPARATE_CALLS
     return CONSTANT_TARGETS if wrong and facts.may_be_separate_losses else None
-
-
-def _micro_batches_of(facts: StepFacts, objective: Objective) -> IndexedMicroBatches:
-    """Those of its first rank that have the objective."""
-    rank = objective.terms[0].rank
-    indices = {term.micro_batch for term in objective.terms if term.rank == rank}
-    return [pair for pair in facts.applied_by_rank[rank] if pair[0] in indices]
 
 
 def _without_factor(facts: StepFacts, reason: str) -> Diagnosis:

@@ -23,8 +23,7 @@ MAYBE_OUTER_STEPS = (
 )
 MIXED = (
     "the ranks step on their own gradients, and exchange parts of their models: whether these mix "
-    "over all ranks, as in gossip or elastic averaging, is not "
-    "known"
+    "over all ranks, as in gossip or elastic averaging, is not known"
 )
 
 

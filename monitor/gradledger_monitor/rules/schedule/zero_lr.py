@@ -90,8 +90,11 @@ class ZeroLr(Rule):
         """The steps in between may have had another rate; the next one is not the first."""
         self._begin_anew()
 
-    def _begin_anew(self) -> None:
+    def _end_zero(self) -> None:
         self._before, self._zero = self._before + self._zero + 1, 0
+
+    def _begin_anew(self) -> None:
+        self._end_zero()
         self._others, self._tiny = self._others + self._tiny + 1, 0
 
     def evaluate(self, window: Window) -> Outcome:
@@ -109,7 +112,7 @@ class ZeroLr(Rule):
             return OK
         self._tiny += 1
         if any(rates):
-            self._before, self._zero = self._before + self._zero + 1, 0
+            self._end_zero()
             return self._next_to_zero(highest)
         self._zero += 1
         later = min(self.later, max(self.short, 2 * self._before))
