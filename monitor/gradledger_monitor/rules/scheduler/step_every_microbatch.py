@@ -62,7 +62,7 @@ class StepEveryMicrobatch(Rule):
     """
 
     points_at = ("schedule",)
-    inhibits = ("schedule.zero_lr",)
+    inhibits = ("schedule.zero_lr", "schedule.planned_in_other_steps")
 
     state = declare(_zero=bool, _positive=bool)
 
