@@ -92,29 +92,16 @@ def test_a_window_without_weights_has_no_objectives() -> None:
     assert objective_verdicts(Window(facts(record([term(10, 0.1)], skipped=True)))) == []
 
 
-def test_a_balanced_optimizer_shows_nothing_of_one_whose_weights_are_not_measured() -> None:
+def test_an_optimizer_whose_weights_were_never_seen_is_named_beside_a_balanced_one() -> None:
     run = {"optimizers": ["SGD", "AdamW"]}
     fair, unseen = record([term(10, 1 / 10)]), record([[]])
     unseen.optimizer = 1
     evaluation = judged([facts(fair, **run), facts(unseen, **run)])
-    assert evaluation.verdict == "incomplete"
+    assert evaluation.verdict == "balanced"
     assert evaluation.coverage["reduction.token_weights_unequal"] == (
-        "not_measured: Optimizer 1 (AdamW): no loss term was seen"
+        "ok: equal weights: cross entropy; "
+        "Optimizer 1 (AdamW) is not judged (no loss term was seen)"
     )
-
-
-def test_an_optimizer_that_never_has_a_gradient_leaves_the_other_one_balanced() -> None:
-    run = {"optimizers": ["SGD", "AdamW"]}
-    steps = []
-    for number in (1, 2):
-        fair, waiting = record([term(10, 1 / 10)], number), record([], number, empty=True)
-        waiting.optimizer, waiting.trainable = 1, 4
-        steps += [facts(fair, **run), facts(waiting, **run)]
-    assert judged(steps).verdict == "balanced"
-    later = record([[]], 3)
-    later.optimizer = 1
-    assert judged([*steps, facts(later, **run)]).verdict == "incomplete"
-    assert judged(steps[1::2]).verdict == "incomplete"
 
 
 def critic(weight: float, penalty: float, **divided: Any) -> list[records.Term]:

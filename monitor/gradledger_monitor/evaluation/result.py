@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
@@ -12,10 +12,8 @@ from gradledger_monitor.model.findings import SEVERITIES, EvaluationResult, Find
 from gradledger_monitor.model.step_facts import RunInfo
 from gradledger_monitor.rules import framework_fixes
 from gradledger_monitor.rules.definition import RuleDefinition
-from gradledger_monitor.rules.loop.no_gradients import NoGradients
 from gradledger_monitor.rules.overrides import RuleOverrides
 
-SHOWN_OPTIMIZERS = 3  # of those that a rule could not measure
 SHOWN_BY = 8  # steps by which a cause is reported, where it began with its symptom
 
 
@@ -30,8 +28,8 @@ def evaluation_result(
     findings = [finding for each in outcomes if (finding := each.finding()) is not None]
     findings = [replace(f, fix=framework_fixes.fix(run, f.rule, f.fix)) for f in findings]
     findings = by_importance(inhibit(findings, by_id))
+    coverage = strongest_outcomes(outcomes, run)
     required = {i for i, rule in by_id.items() if rule.kind == "S" and not rule.secondary}
-    coverage = strongest_outcomes(outcomes, run, required)
     tree = build_tree(coverage, required)
     severities = [f.severity for f in findings if counts(f, by_id.get(f.rule))]
     texts = {
@@ -115,36 +113,26 @@ def is_history(finding: Finding, rule: type[RuleDefinition] | None) -> bool:
     return statistical and finding.lifecycle == "resolved"
 
 
-def strongest_outcomes(
-    outcomes: Sequence[RuleOutcomes], run: RunInfo, required: Set[str]
-) -> dict[str, Outcome]:
+def strongest_outcomes(outcomes: Iterable[RuleOutcomes], run: RunInfo) -> dict[str, Outcome]:
     """The strongest outcome of each rule over all optimizers.
 
-    That one optimizer is in order shows nothing of another one: a ``required`` rule is ok if it
-    measured each optimizer that has ever had a gradient.
+    A rule that states what it judged states of which optimizers it judged nothing, too.
     """
     coverage: dict[str, Outcome] = {}
-    unmeasured: dict[str, list[str]] = {}
-    waiting = {each.optimizer for each in outcomes if _waits(each)}
+    unjudged: dict[str, list[str]] = {}
     for each in outcomes:
         outcome = each.coverage()
         if outcome is None:
             continue
         coverage[each.rule_id] = stronger(coverage.get(each.rule_id), outcome)
-        counts = each.rule_id in required and each.optimizer not in waiting
-        if outcome.status == "not_measured" and counts:
-            text = f"{run.optimizer_label(each.optimizer)}: {outcome.reason}"
-            unmeasured.setdefault(each.rule_id, []).append(text)
-    for rule, texts in unmeasured.items():
-        if coverage[rule].status == "ok":
-            coverage[rule] = Outcome("not_measured", "; ".join(texts[:SHOWN_OPTIMIZERS]))
+        if outcome.status == "not_measured":
+            text = f"{run.optimizer_label(each.optimizer)} is not judged ({outcome.reason})"
+            unjudged.setdefault(each.rule_id, []).append(text)
+    for rule, texts in unjudged.items():
+        strongest = coverage[rule]
+        if strongest.status == "ok" and strongest.reason:
+            coverage[rule] = Outcome("ok", "; ".join([strongest.reason, *texts[:3]]))
     return coverage
-
-
-def _waits(outcomes: RuleOutcomes) -> bool:
-    """Whether this is the rule that states of an optimizer that it has never had a gradient."""
-    strongest = outcomes.strongest if outcomes.rule_id == NoGradients.id() else None
-    return strongest is not None and strongest.status in ("not_applicable", "finding")
 
 
 def coverage_text(

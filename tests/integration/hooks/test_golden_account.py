@@ -56,7 +56,7 @@ def micro_batch(number: int, targets: Targets, loss: Any, weight: float, **more:
     """The first of two begins fresh. The fingerprint is 53 bits of Python's hash of the targets."""
     finite = all(map(math.isfinite, targets))
     fingerprint = float(hash(targets) >> 11) if finite else "NaN"
-    constant = {"number": number, "fresh": number % 2 == 1, "constant_target": False}
+    constant = {"number": number, "fresh": number % 2 == 1, "constant_target": False, "call": 1}
     terms = squares(len(targets), weight)
     return {**constant, "loss": loss, "terms": terms, "fingerprint": fingerprint, **more}
 
@@ -175,7 +175,7 @@ def both(number: int, first: tuple[Targets, float], second: tuple[Targets, float
     alone = {"wrapper": "no_sync", "collectives": 0}
     return [
         micro_batch(number, targets, loss, 1 / 4, **alone),
-        micro_batch(number + 1, others, other, 1 / 4, wrapper="sync", collectives=1),
+        micro_batch(number + 1, others, other, 1 / 4, call=2, wrapper="sync", collectives=1),
     ]
 
 
