@@ -84,6 +84,28 @@ def test_one_window_that_nothing_explains_waits_for_the_next_and_shows_its_ledge
     assert first(step, []) == Diagnosis("pending", "needs one more window", step.objective)
 
 
+@pytest.mark.parametrize(
+    ("divisors", "ranks", "pattern_before", "constant"),
+    [
+        ([4.0, 216.0], 2, "constant", 1.0),  # 4 by Accelerate, 2 by DDP
+        ([4.0, 216.0], 1, "constant", 8.0),
+        ([8.0, 216.0], 1, "constant", 1.0),
+        ([8.0], 1, "constant", 8.0),  # it may be the count
+        ([216.0], 1, "constant", 8.0),
+        ([216.0], 1, "fair", 1.0),
+    ],
+)
+def test_a_constant_that_undoes_other_divisions_is_no_intended_balance(
+    divisors: list[float], ranks: int, pattern_before: Pattern, constant: float
+) -> None:
+    sums = [term(n, 0.4 / 200, "sum", coefficient=8.0, divisors=divisors) for n in EVEN]
+    sync: Any = {"sync": "averaged"} if ranks > 1 else {}
+    window = facts(*[record(sums, **sync)] * ranks)
+    past = [Closed(4, 1.0, 200.0, pattern_before), Closed(4, 0.5, 200.0, "pending")]
+    found = first(window, past)
+    assert (found.pattern, found.constant) == ("wandering", constant)
+
+
 def test_windows_that_were_fair_or_not_measured_are_no_history() -> None:
     fair = Closed(4, 1.0, 200.0, "fair")
     unknown = Closed(4, None, None, "unmeasured")
@@ -460,7 +482,8 @@ def test_a_mean_times_the_ranks_that_nothing_divides_lacks_a_division_by_k(
     found = first(windows[1], past)
     assert found.pattern == pattern
     assert pattern != "missing" or (found.ratio, found.constant) == (k, 2)
-    assert ("as many as there are ranks" in found.evidence) == (pattern == "missing")
+    of_both = f"divide, the gradient is {2 * k} times too large"
+    assert (of_both in found.evidence) == (pattern == "missing")
 
 
 def test_a_balance_that_wanders_is_not_the_world_size_where_both_are_equal_once() -> None:

@@ -57,7 +57,8 @@ from gradledger_monitor.rules.balance.patterns import (
 from gradledger_monitor.rules.number_text import significant
 
 OF_RANKS = (
-    ", as many as there are ranks, which is right only of a sum that the tokens of all ranks divide"
+    ", as many as there are ranks. If it undoes the average over them, which is right only of a "
+    "sum that the tokens of all ranks divide, the gradient is {} times too large"
 )
 DISCARDED = "the loss is divided by the number of all micro-batches, and some were discarded"
 SHORT = 2  # micro-batches of a first window that may not be whole
@@ -329,9 +330,10 @@ def _by_number_and_coefficient(
     undivided = constant < 1 and is_undivided_coefficient(coefficient, k) and alone
     # a factor of the ranks, which undoes an average over them, contains no 1/K; Accelerate may
     # divide by 1 besides
-    of_ranks = facts.averaged and 1 < facts.run.world_size == constant
+    ranks = facts.run.world_size
+    of_ranks = facts.averaged and 1 < ranks == constant
     if near(k) and (undivided or (of_ranks and reductions(objective) == {"mean"})):
-        evidence += OF_RANKS if of_ranks else _as_division(constant, k)
+        evidence += OF_RANKS.format(k * ranks) if of_ranks else _as_division(constant, k)
         named = Diagnosis("missing", "", objective, k, constant, evidence)
         return _if_consistent(facts, past, named, lambda n: n * constant)
     if near(1 / k) and len(losses) != k and not is_undivided_alone(objective):

@@ -145,10 +145,9 @@ def by_history(
         if not divisors_are_counts(facts, objective, past):
             return Diagnosis("other_divisor", NO_COUNT, objective)
         if objective.ledger.misallocation < NEARLY_EVEN:
-            coefficient = common_coefficient(objective)
-            weighs = is_weight(coefficient, facts.micro_batches_of(objective))
-            constant = abs(coefficient or 1.0) if weighs else 1.0
-            return Diagnosis("wandering", objective=objective, constant=constant)
+            return Diagnosis(
+                "wandering", objective=objective, constant=_weight(facts, objective, past)
+            )
     divisor = _divisor(balance)
     single = len(facts.record.micro_batches) == 1
     whole = 1 < divisor <= MOST_MICRO_BATCHES and Near(balance, facts.tolerance)(1 / divisor)
@@ -158,6 +157,32 @@ def by_history(
         if is_one_divided_cross_entropy(objective):
             return Diagnosis("early_step", objective=objective, ratio=1 / divisor)
     return Diagnosis("constant", objective=objective)
+
+
+def _weight(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> float:
+    """The constant that weighs the loss on purpose.
+
+    1 if it undoes other divisions, as a fair window before shows, too.
+    """
+    coefficient = common_coefficient(objective)
+    undoes = _undoes_divisions(facts, objective) or any(c.pattern in FAIR for c in past)
+    weighs = not undoes and is_weight(coefficient, facts.micro_batches_of(objective))
+    return abs(coefficient or 1.0) if weighs else 1.0
+
+
+def _undoes_divisions(facts: StepFacts, objective: Objective) -> bool:
+    """Whether the constant in front of the loss is what divides it besides its count.
+
+    By the K of ``accelerator.backward()``, by the ranks of an average, or by both.
+    """
+    coefficient = abs(common_coefficient(objective) or 1.0)
+    ranks = facts.run.world_size if facts.averaged and facts.divisor is None else 1
+    divisors = [term.loss_term.divisors for term in objective.terms]
+
+    def divides(rest: float) -> bool:
+        return rest == 1 or all(rest in each and len(each) > 1 for each in divisors)
+
+    return coefficient != 1 and any(divides(coefficient / n) for n in (1, ranks))
 
 
 def _of_unknown_divisor(
