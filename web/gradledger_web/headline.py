@@ -18,7 +18,12 @@ if TYPE_CHECKING:
 
 WRONG_GRADIENT = "the applied gradient is not the one the loop intends"
 GRADIENT_UNAFFECTED = ("scaler.missing_update",)  # a structural error about the scale alone
-_CHECKS = {"loss": "training loss", "validation": "validation loss", "norm": "gradient norms"}
+_CHECKS = {
+    "loss": "training loss",
+    "run": "progress",
+    "validation": "validation loss",
+    "norm": "gradient norms",
+}
 _REQUIRED = {question.node for question in QUESTIONS if question.structural}
 
 

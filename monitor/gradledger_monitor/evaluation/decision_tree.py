@@ -41,10 +41,11 @@ QUESTIONS: tuple[Question, ...] = (
     Question(
         "loss",
         "Does the training loss look normal?",
-        ("loss.*", "norm.nonfinite", "run.*"),
+        ("loss.*", "norm.nonfinite"),
         structural=False,
         needs="loss.nonfinite",
     ),
+    Question("run", "Does the run make progress?", ("run.*",), False),
     Question("validation", "Does validation agree with training?", ("eval.*",), False),
     Question("reduction", "Is the reduction contract balanced?", ("reduction.*",)),
     Question(
