@@ -11,7 +11,7 @@ from sqlalchemy.exc import DatabaseError
 
 from gradledger_monitor.cli.commands import alerts, db, token
 from gradledger_monitor.cli.commands.acknowledge import acknowledge
-from gradledger_monitor.cli.commands.check import check
+from gradledger_monitor.cli.commands.check import INCOMPLETE, check
 from gradledger_monitor.cli.commands.compare import compare
 from gradledger_monitor.cli.commands.config import config
 from gradledger_monitor.cli.commands.demo import demo
@@ -23,6 +23,7 @@ from gradledger_monitor.cli.commands.rules import rules
 from gradledger_monitor.cli.commands.serve import serve
 from gradledger_monitor.store.database import UnknownRevision
 from gradledger_monitor.store.failures import unusable
+from gradledger_monitor.workers.evaluator import EvaluationFailed
 
 INTERRUPTED = 130  # as a shell does
 
@@ -70,6 +71,8 @@ def main() -> None:
         _fail(f"gradledger: {reason}")
     except UnknownRevision as error:
         _fail(f"gradledger: the database (GRADLEDGER_DB) {error}.")
+    except EvaluationFailed as error:
+        _fail(f"gradledger: {error}", INCOMPLETE)
     except Exception as error:
         line = _usage_line(error)
         if line is None:

@@ -15,7 +15,7 @@ from gradledger_monitor.app import create_app
 from gradledger_monitor.config.settings import Settings
 from gradledger_monitor.rules.overrides import RuleOverrides
 from gradledger_monitor.store.database import Store
-from gradledger_monitor.workers.evaluator import evaluate_pending
+from gradledger_monitor.workers.evaluator import evaluate_all
 
 SECONDS_TO_START = 30
 SECONDS_TO_FINISH = 10
@@ -31,8 +31,7 @@ class PrivateService:
 
     def evaluate_all(self) -> None:
         """Evaluate all records without waiting for missing ranks: no more records will arrive."""
-        while evaluate_pending(self.store, 0, self._overrides):
-            pass
+        evaluate_all(self.store, self._overrides)
 
 
 @contextmanager

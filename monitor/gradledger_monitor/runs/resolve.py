@@ -24,7 +24,7 @@ from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.runs import queries
 from gradledger_monitor.store.runs.queries import UnknownRun
 from gradledger_monitor.store.steps.ingest import store_batch
-from gradledger_monitor.workers.evaluator import evaluate_pending
+from gradledger_monitor.workers.evaluator import evaluate_all
 
 BATCH_SIZE = 2_048
 
@@ -127,9 +127,3 @@ def record_batches(
             yield batch
             batch = [run_record]
     yield batch
-
-
-def evaluate_all(store: Store, overrides: RuleOverrides, patience: float = 0) -> None:
-    """Evaluate all runs; a step waits ``patience`` seconds for missing ranks."""
-    while evaluate_pending(store, patience, overrides):
-        pass

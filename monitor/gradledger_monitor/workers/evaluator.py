@@ -52,6 +52,10 @@ SKIPPING_TIMEOUT = 300.0  # seconds without a step before a run that skips steps
 HEARTBEATS_LOST = 35.0  # seconds without one of the heartbeats, which are sent every ten
 
 
+class EvaluationFailed(RuntimeError):
+    """Runs could not be evaluated, by an error of gradledger, which is logged."""
+
+
 @dataclass(frozen=True)
 class Quarantine:
     """The evaluation of a run failed: it is not tried again for a while, so that it does not hold
@@ -144,6 +148,11 @@ class Evaluator:
             return self._evaluate_all()
         finally:
             self._claims.release_all()
+
+    @property
+    def failed(self) -> list[str]:
+        """The runs whose evaluation failed, and is tried again later."""
+        return list(self._quarantined)
 
     def save_snapshot(self, run: str) -> None:
         """Save the state of a run after its last evaluated step, unless it is being evaluated."""
@@ -357,3 +366,15 @@ def evaluate_pending(
 ) -> list[str]:
     """Evaluate all steps that are ready, in this thread; ``rank_timeout=0`` waits for no rank."""
     return Evaluator(store, rank_timeout, overrides=lambda: overrides).evaluate_pending()
+
+
+def evaluate_all(store: Store, overrides: RuleOverrides, rank_timeout: float = 0) -> None:
+    """Evaluate all runs until no step is ready. Raises ``EvaluationFailed``."""
+    evaluator = Evaluator(store, rank_timeout, overrides=lambda: overrides)
+    while evaluator.evaluate_pending():
+        pass
+    if evaluator.failed:
+        raise EvaluationFailed(
+            f"the evaluation of {', '.join(evaluator.failed)} failed, by the error above, "
+            "which is one of gradledger: please report it"
+        )

@@ -15,11 +15,12 @@ import pytest
 from gradledger_monitor.importers.metric_log import UnreadableLog
 from gradledger_monitor.model.findings import EvaluationResult
 from gradledger_monitor.rules.overrides import RuleOverrides
-from gradledger_monitor.runs.resolve import evaluate_all, store_file
+from gradledger_monitor.runs.resolve import store_file
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.runs import checkpoints, queries
 from gradledger_monitor.store.runs.queries import RunRow
 from gradledger_monitor.store.steps import curves
+from gradledger_monitor.workers.evaluator import evaluate_all
 from helpers.sending import new_store
 
 LOGS = Path(__file__).parents[2] / "fixtures" / "logs"

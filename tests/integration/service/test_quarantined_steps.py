@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from gradledger.records import RunRecord, encode
+from gradledger_monitor.evaluation.run_state import RunState
 from gradledger_monitor.gate.private_service import private_service
 from gradledger_monitor.ingest import decode
 from gradledger_monitor.model.step_facts import StepFacts
@@ -25,9 +26,14 @@ from gradledger_monitor.store.steps import curves
 from gradledger_monitor.store.steps.curves import Span
 from gradledger_monitor.store.steps.ingest import store_batch
 from gradledger_monitor.telemetry.metrics import Metrics
-from gradledger_monitor.workers.evaluator import EvaluationPass, Evaluator
+from gradledger_monitor.workers.evaluator import (
+    EvaluationFailed,
+    EvaluationPass,
+    Evaluator,
+    evaluate_all,
+)
 from helpers import http
-from helpers.batches import batch, fair_step
+from helpers.batches import EndRecord, batch, fair_step
 from helpers.sending import Clock, judged, send
 from helpers.wire_values import FLOATS, window
 
@@ -149,6 +155,19 @@ def test_a_step_that_cannot_even_be_merged_has_a_page(monkeypatch: pytest.Monkey
         assert document["failure"] == f"s{why}"
         assert (document["figures"], document["ledger"]) == ({}, None)
         assert list(document["records"]) == ["0"]
+
+
+def test_a_run_that_cannot_be_evaluated_at_all_ends_the_evaluation(
+    store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(state: RunState) -> bytes:
+        raise TypeError("a state that cannot be saved")
+
+    monkeypatch.setattr(RunState, "snapshot", broken)
+    send(store, [*map(fair_step, range(1, 6)), EndRecord(1.0, [5])])
+    with caplog.at_level(logging.ERROR), pytest.raises(EvaluationFailed, match="evaluation of r "):
+        evaluate_all(store, RuleOverrides())
+    assert "a state that cannot be saved" in caplog.text
 
 
 # ---------------------------------------------------------------- extreme numbers

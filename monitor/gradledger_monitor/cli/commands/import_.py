@@ -30,9 +30,10 @@ from gradledger_monitor.cli.imported_runs import Outcomes
 from gradledger_monitor.importers import detect, metric_names
 from gradledger_monitor.importers.metric_log import UnreadableLog
 from gradledger_monitor.ingest import decode, schema
-from gradledger_monitor.runs.resolve import evaluate_all, record_batches
+from gradledger_monitor.runs.resolve import record_batches
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.steps.ingest import store_batch
+from gradledger_monitor.workers.evaluator import evaluate_all
 from gradledger_monitor.workers.runtime_overrides import RuntimeOverrides
 from gradledger_web.formatting import plural
 
