@@ -77,7 +77,7 @@ unit: $(READY) tools  ## pytest alone; e2e, museum, docs, frameworks and example
 lowest: .venvs/lowest/.ready tools  ## the service on the lowest versions of its dependencies that pyproject.toml allows
 	OMP_NUM_THREADS=1 .venvs/lowest/bin/python -m pytest $(OPTIONS) -n 2 --dist loadfile -W ignore::DeprecationWarning $(LOWEST_TESTS)
 
-matrix: .venvs/uv/.ready  ## the hooks on older and newer Pythons and PyTorches, one table (PYTHONS="3.10 3.13" TORCHES="2.6.0 2.8.0" WRITE=1); hours
+matrix: .venvs/uv/.ready  ## the hooks on older and newer Pythons and PyTorches, one table (PYTHONS="3.10 3.13" TORCHES="2.6.0 2.8.0" WRITE=1); 2 to 4 minutes for each pair
 	@.venvs/uv/bin/python tests/matrix/run.py $(if $(PYTHONS),--pythons "$(PYTHONS)") $(if $(TORCHES),--torches "$(TORCHES)") \
 		$(if $(JOBS),--jobs $(JOBS)) $(if $(DISCARD),--discard) $(if $(WRITE),--write docs/compatibility.md)
 

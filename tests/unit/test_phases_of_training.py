@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from gradledger.records import StepRecord, Term
+from gradledger_monitor.rules.balance.patterns import Closed, of_same_loss
 from helpers.facts import facts, judged, record, term
 
 MSE = "MseLossBackward0"
@@ -58,3 +61,22 @@ def test_a_phase_neither_excuses_nor_accuses_another_one(
         evaluation = judged([facts(step) for step in steps])
         loud = {finding.rule for finding in evaluation.findings if finding.severity != "info"}
         assert loud - {"batch.changed_without_lr"} == expected
+
+
+def test_phases_that_differ_in_a_constant_alone_are_separate() -> None:
+    """A lazy regularisation, as of StyleGAN, weighs 4 times; no window is divided by K."""
+    kind: dict[str, Any] = {"kind": "MeanBackward0", "undivided": True}
+    main = [dataclasses.replace(term(8, 1 / 8), coefficient=1.0, **kind)] * 4
+    regularisation = [dataclasses.replace(term(8, 4 / 8), coefficient=4.0, **kind)] * 4
+    steps = [record(regularisation if n % 4 == 2 else main, n) for n in range(1, 17)]
+    (named, information) = judged([facts(step) for step in steps]).findings
+    assert (named.rule, named.steps) == ("reduction.missing_division", 12)
+    assert (information.severity, information.steps) == ("info", 4)
+
+
+def test_a_constant_that_is_new_in_each_window_separates_none() -> None:
+    ramp = facts(record([term(8, 0.3 / 32, coefficient=0.3)] * 4, 3))
+    past = [Closed(4, 1.0, 32.0, "fair", coefficient=n / 10) for n in (1, 2)]
+    assert of_same_loss(ramp, past) == past
+    same = Closed(4, 1.0, 32.0, "fair", coefficient=0.3)
+    assert of_same_loss(ramp, [*past, same]) == [same]

@@ -27,7 +27,7 @@ from gradledger_monitor.model.findings import Lifecycle, Severity, Status
 from gradledger_monitor.rules.balance.patterns import Pattern
 from gradledger_monitor.rules.state import plain
 
-FORMAT = 7
+FORMAT = 8
 _CHECKSUM = 16  # bytes
 
 
@@ -116,6 +116,7 @@ class WindowState(Struct, frozen=True, forbid_unknown_fields=True, array_like=Tr
     counts: tuple[tuple[str, str, float, float, float], ...]
     beside: tuple[tuple[str, float, float, bool, float], ...]
     losses: tuple[str, ...]
+    coefficient: float | None
 
 
 class OptimizerState(Struct, frozen=True, forbid_unknown_fields=True):

@@ -11,7 +11,11 @@ from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.model.readings import WeightedTerm
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.balance.beside import Beside, beside
-from gradledger_monitor.rules.balance.evidence import is_scaled_by_loop, weight_of_micro_batch
+from gradledger_monitor.rules.balance.evidence import (
+    common_coefficient,
+    is_scaled_by_loop,
+    weight_of_micro_batch,
+)
 
 Pattern = Literal[
     "fair",
@@ -113,6 +117,7 @@ class Closed(NamedTuple):
     counts: tuple[Counts, ...] = ()  # of a window that is not fair, the main objective first
     beside: tuple[Beside, ...] = ()
     losses: tuple[str, ...] = ()  # the forms of its objectives, see ``forms``; empty: not known
+    coefficient: float | None = None  # of the main loss, if it is that of all micro-batches
 
     @classmethod
     def of(cls, facts: StepFacts, diagnosis: Diagnosis) -> Closed:
@@ -137,6 +142,7 @@ class Closed(NamedTuple):
             () if diagnosis.pattern in FAIR else tuple(counts_of(facts)),
             tuple(beside(facts)) if len(facts.objectives) > 1 else (),
             tuple(sorted(forms(facts.terms))),
+            None if facts.objective is None else common_coefficient(facts.objective),
         )
 
 
@@ -170,12 +176,15 @@ def of_same_loss(facts: StepFacts, past: Sequence[Closed]) -> Sequence[Closed]:
     """The earlier windows that have the main loss, too.
 
     A phase of training with another loss has its own divisor: its windows show nothing of this one.
+    Phases may differ in the constant in front of a mean alone. One that is new in each window, as
+    of a ramp, separates none.
     """
     main = None if facts.unmeasured else facts.objective
     if main is None or not past:
         return past
-    of_main = forms(main.terms)
-    return [c for c in past if not c.losses or not of_main.isdisjoint(c.losses)]
+    of_main, coefficient = forms(main.terms), common_coefficient(main)
+    same = [c for c in past if not c.losses or not of_main.isdisjoint(c.losses)]
+    return [c for c in same if c.coefficient == coefficient] or same
 
 
 def is_fair(facts: StepFacts, objective: Objective) -> bool:
