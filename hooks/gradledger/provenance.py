@@ -22,7 +22,7 @@ def git_of_script() -> tuple[Path | None, Path | None]:
     """The work tree that contains the script, and its git folder."""
     script = Path(next(iter(getattr(sys, "argv", None) or []), None) or ".")
     folder = (script.parent if script.is_file() else Path()).resolve()
-    return repository(folder), _git_folder(folder)
+    return repository(folder), git_folder(folder)
 
 
 def repository(folder: Path) -> Path | None:
@@ -30,7 +30,8 @@ def repository(folder: Path) -> Path | None:
     return next((p for p in (folder, *folder.parents) if (p / ".git").exists()), None)
 
 
-def _git_folder(folder: Path) -> Path | None:
+def git_folder(folder: Path) -> Path | None:
+    """The git folder of the work tree that contains a folder."""
     for parent in (folder, *folder.parents):
         git = parent / ".git"
         if git.is_dir():
@@ -40,14 +41,19 @@ def _git_folder(folder: Path) -> Path | None:
     return None
 
 
+def common_folder(git: Path) -> Path:
+    """The git folder of the repository; that of a work tree holds only what differs there."""
+    commondir = git / "commondir"
+    return git / commondir.read_text().strip() if commondir.is_file() else git
+
+
 def head_of(git: Path) -> str | None:
     """The commit that is checked out."""
     head = (git / "HEAD").read_text().strip()
     if not head.startswith("ref:"):
         return head[:64] or None
     name = head.removeprefix("ref:").strip()
-    commondir = git / "commondir"
-    common = git / commondir.read_text().strip() if commondir.is_file() else git
+    common = common_folder(git)
     for folder in (git, common):
         if (folder / name).is_file():
             return (folder / name).read_text().strip()[:64]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from xml.etree import ElementTree as xml
 
 import pytest
@@ -15,6 +17,7 @@ from gradledger_monitor.gate.github import workflow_commands
 from gradledger_monitor.gate.junit import junit
 from gradledger_monitor.gate.result import CheckedRun, Gate, read_baseline
 from gradledger_monitor.gate.sarif import sarif
+from gradledger_monitor.gate.version_control import VersionControl, version_control_of
 from gradledger_monitor.model.findings import Acknowledgement, EvaluationResult, Finding
 from gradledger_monitor.reports.verdict_json import verdict_json
 
@@ -119,6 +122,72 @@ def test_sarif_has_no_properties_outside_the_standard() -> None:
     model = Sarif.model_validate_json(sarif(checked(UNEQUAL, CLIP, SPIKE), Gate(), "src/train.py"))
     # both are in the standard (3.14.27 and 3.27.23), but not in the package's models
     assert set(unknown(model)) == {"runs.columnKind", "runs.results.suppressions"}
+
+
+VERSION = VersionControl("https://example.org/a/b.git", "0123abc", "main")
+
+
+def test_sarif_states_the_version_that_was_checked() -> None:
+    model = Sarif.model_validate_json(sarif(checked(UNEQUAL), Gate(), "src/train.py", VERSION))
+    (details,) = model.runs[0].version_control_provenance or []
+    assert (details.revision_id, details.branch) == ("0123abc", "main")
+    assert str(details.repository_uri) == VERSION.repository
+    assert not set(unknown(model)) - {"runs.columnKind", "runs.results.suppressions"}
+    detached = json.loads(sarif(checked(UNEQUAL), Gate(), "a.py", replace(VERSION, branch=None)))
+    assert "branch" not in detached["runs"][0]["versionControlProvenance"][0]
+    without = json.loads(sarif(checked(UNEQUAL), Gate(), "a.py"))
+    assert "versionControlProvenance" not in without["runs"][0]
+
+
+def git(folder: Path, *words: str) -> str:
+    """Run git."""
+    who = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "init.defaultBranch=trunk"]
+    done = subprocess.run(
+        ["git", *who, *words], cwd=folder, capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
+
+
+def test_the_version_is_that_of_git_without_credentials(tmp_path: Path) -> None:
+    script = tmp_path / "src" / "train.py"
+    script.parent.mkdir()
+    script.write_text("")
+    git(tmp_path, "init")
+    assert version_control_of(str(script)) is None  # nothing is committed
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-m", "x")
+    head = git(tmp_path, "rev-parse", "HEAD")
+    assert version_control_of(str(script)) == VersionControl(tmp_path.as_uri(), head, "trunk")
+    for url, uri in REMOTES.items():
+        git(tmp_path, "config", "remote.origin.url", url)
+        assert version_control_of(str(script)) == VersionControl(uri, head, "trunk")
+    git(tmp_path, "checkout", "-b", "fix/a")
+    tree = tmp_path / "tree"
+    git(tmp_path, "worktree", "add", "--detach", str(tree))
+    git(tree, "commit", "--allow-empty", "-m", "y")
+    of_tree = version_control_of(str(tree / "src" / "train.py"))
+    assert of_tree == VersionControl(uri, git(tree, "rev-parse", "HEAD"), None)
+    assert version_control_of(str(script)) == VersionControl(uri, head, "fix/a")
+
+
+REMOTES = {
+    "https://example.org/a/b.git": "https://example.org/a/b.git",
+    "https://user:token@example.org/a/b.git": "https://example.org/a/b.git",
+    "https://token@example.org:8443/a/b?x=1": "https://example.org:8443/a/b",
+    "ssh://git:secret@example.org/a/b.git": "ssh://git@example.org/a/b.git",
+    "git@example.org:a/b c.git": "ssh://git@example.org/a/b%20c.git",
+}
+
+
+def test_a_remote_that_is_a_path_is_no_uri(tmp_path: Path) -> None:
+    git(tmp_path, "init")
+    git(tmp_path, "commit", "--allow-empty", "-m", "x")
+    git(tmp_path, "remote", "add", "copy", "../elsewhere")
+    version = version_control_of(str(tmp_path))
+    assert version is not None and version.repository == tmp_path.as_uri()
+    git(tmp_path, "remote", "add", "other", "https://example.org/c.git")
+    version = version_control_of(str(tmp_path))
+    assert version is not None and version.repository == "https://example.org/c.git"
 
 
 def unknown(model: BaseModel, prefix: str = "") -> Iterator[str]:

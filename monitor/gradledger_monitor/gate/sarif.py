@@ -11,6 +11,7 @@ from urllib.parse import quote
 import gradledger
 from gradledger_monitor.common.json_floats import json_safe
 from gradledger_monitor.gate.result import CheckedRun, Gate, root_findings
+from gradledger_monitor.gate.version_control import VersionControl
 from gradledger_monitor.model.code.locations import LABELS, CodeLocation, is_in_repository
 from gradledger_monitor.model.findings import Finding
 from gradledger_monitor.rules.docs import headline, markdown, rules_by_id
@@ -21,7 +22,9 @@ SCHEMA = (
 _LEVELS = {"error": "error", "warning": "warning", "info": "note"}
 
 
-def sarif(runs: list[CheckedRun], gate: Gate, script: str) -> str:
+def sarif(
+    runs: list[CheckedRun], gate: Gate, script: str, version: VersionControl | None = None
+) -> str:
     """The content of the file. Findings without a line are attached to the path ``script``."""
     rules = list(rules_by_id())
     driver = {
@@ -31,8 +34,15 @@ def sarif(runs: list[CheckedRun], gate: Gate, script: str) -> str:
     }
     results = [_result(run, f, gate, script, rules) for run, f in root_findings(runs)]
     sarif_run = {"tool": {"driver": driver}, "results": results, "columnKind": "unicodeCodePoints"}
+    if version is not None:
+        sarif_run["versionControlProvenance"] = [_details(version)]
     document = {"$schema": SCHEMA, "version": "2.1.0", "runs": [sarif_run]}
     return json.dumps(document, indent=2, default=str) + "\n"
+
+
+def _details(version: VersionControl) -> dict[str, str]:
+    details = {"repositoryUri": version.repository, "revisionId": version.revision}
+    return details if version.branch is None else {**details, "branch": version.branch}
 
 
 def _rule(name: str) -> dict[str, Any]:

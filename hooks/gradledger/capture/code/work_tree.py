@@ -21,7 +21,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from gradledger.provenance import git_of_script, head_of
+from gradledger.provenance import common_folder, git_of_script, head_of
 
 MOST_NAMED = 8  # changed files
 MOST_ENTRIES = 20_000  # files of a repository
@@ -90,16 +90,10 @@ def changed_files(root: Path, git: Path) -> list[str] | None:
 
 def _is_unusual(git: Path) -> bool:
     """Whether object names are no SHA-1, or files are filtered before they are stored (LFS)."""
-    common = _common(git)
+    common = common_folder(git)
     config = (common / "config").read_text(errors="replace").lower()
     attributes = common / "info" / "attributes"
     return "objectformat" in config or '[filter "' in config or attributes.is_file()
-
-
-def _common(git: Path) -> Path:
-    """The folder of the repository; that of a work tree holds only what is its own."""
-    commondir = git / "commondir"
-    return git / commondir.read_text().strip() if commondir.is_file() else git
 
 
 # ---------------------------------------------------------------------- the index
@@ -262,7 +256,7 @@ def _files_of(git: Path, tree: bytes, folder: bytes = b"") -> dict[bytes, bytes]
 
 def _object(git: Path, name: str) -> bytes | None:
     """The content of an object; None if it is packed."""
-    path = _common(git) / "objects" / name[:2] / name[2:]
+    path = common_folder(git) / "objects" / name[:2] / name[2:]
     if not path.is_file():
         return None
     return zlib.decompress(path.read_bytes()).partition(b"\0")[2]

@@ -35,6 +35,7 @@ from gradledger_monitor.gate.private_service import PrivateService, private_serv
 from gradledger_monitor.gate.progress import Progress
 from gradledger_monitor.gate.result import CheckedRun, Gate, read_baseline
 from gradledger_monitor.gate.sarif import sarif
+from gradledger_monitor.gate.version_control import version_control_of
 from gradledger_monitor.model.findings import Acknowledgement, EvaluationResult
 from gradledger_monitor.reports.terminal import console, report
 from gradledger_monitor.reports.verdict_json import verdict_json
@@ -95,7 +96,8 @@ class Outputs:
         if self.junit:
             self.junit.write_text(junit(runs, gate), encoding="utf-8")
         if self.sarif:
-            self.sarif.write_text(sarif(runs, gate, script), encoding="utf-8")
+            document = sarif(runs, gate, script, version_control_of(script))
+            self.sarif.write_text(document, encoding="utf-8")
         if self.github:
             for line in workflow_commands(runs, gate, script):
                 typer.echo(line)
