@@ -104,8 +104,29 @@ def test_a_resume_is_named() -> None:
     assert sentence(*CALM, loaded) == "At step 7, the state of the optimizer was loaded."
     replaced = step(7, 1.0, replaced=Replaced(0, 12))
     assert sentence(*CALM, replaced) == (
-        "At step 7, this optimizer takes over parameters that another one had trained for 12 steps."
+        "At step 7, this optimizer took over parameters that another one had trained for 12 steps."
     )
     again = step(7, 1.0)
     again.micro_batches[0].number = 1
     assert sentence(*CALM, again) == "At step 7, the process was started again."
+
+
+def test_a_resume_some_steps_before_is_named_with_its_step() -> None:
+    later = [step(number, 1.0) for number in range(8, 33)]
+    loaded = step(7, 1.0, events=[Event("load_state", 0)])
+    assert sentence(*CALM, loaded, *later) == "At step 7, the state of the optimizer was loaded."
+    assert sentence(*CALM, loaded, *later[:-1], step(32, 40.0)) == (
+        "At step 32, the batch has a loss of 40 over 10 elements, where those before had 1. "
+        "At step 7, the state of the optimizer was loaded."
+    )
+    replaced = step(1, 1.0, replaced=Replaced(0, 12))
+    assert sentence(replaced, *[step(number, 1.0) for number in range(2, 27)]) == (
+        "At step 1, this optimizer took over parameters that another one had trained for 12 steps."
+    )
+    again = [step(number, 1.0) for number in range(7, 33)]
+    for number, window in enumerate(again, 1):
+        for micro_batch in window.micro_batches:
+            micro_batch.number = number
+    assert sentence(*CALM, *again) == "At step 7, the process was started again."
+    long_ago = [step(number, 1.0) for number in range(8, 90)]
+    assert sentence(*CALM, loaded, *long_ago) == ""

@@ -117,6 +117,8 @@ class WindowState(Struct, frozen=True, forbid_unknown_fields=True, array_like=Tr
     beside: tuple[tuple[str, float, float, bool, float], ...]
     losses: tuple[str, ...]
     coefficient: float | None
+    first: int
+    resumed: str
 
 
 class OptimizerState(Struct, frozen=True, forbid_unknown_fields=True):

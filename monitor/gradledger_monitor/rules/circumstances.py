@@ -17,11 +17,12 @@ from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules import outliers
 from gradledger_monitor.rules.balance.patterns import Closed
 from gradledger_monitor.rules.number_text import significant
-from gradledger_monitor.rules.rule import Window, counted
+from gradledger_monitor.rules.rule import Window
 from gradledger_monitor.rules.state import declare
 
 BEFORE = 3  # windows before the alarm: a loss shows a change of the learning rate one step later
 CHANGED = 1.5  # factor from which a setting has changed: schedules move by less in such a time
+RESUMED = 50  # steps before it in which a resume is named: a wrong one may show later
 TOKENS_CHANGED = 4.0  # the same of the tokens of a window, which differ in most runs
 
 NOTHING = "Nothing that is recorded changed at step {step:,}"  # and what that is
@@ -60,8 +61,8 @@ def changed_at(window: Window, within: int = BEFORE) -> dict[str, Any]:
     if settings:
         changed["settings"] = settings
     resumed = _resumed(window)
-    if resumed:
-        changed["resumed"] = resumed
+    if resumed is not None:
+        changed["resumed"] = list(resumed)
     outlier = outliers.outlier_of(window.facts, window.past)
     if outlier is not None:
         changed["micro_batch"] = outlier
@@ -79,9 +80,13 @@ def sentence_of(changed: Mapping[str, Any]) -> str:
         f"{significant(was)} (step {step:,}) to {significant(now)}"
         for name, (step, was, now) in changed.get("settings", {}).items()
     ]
-    parts += [changed["resumed"]] if "resumed" in changed else []
+    step, resumed = changed.get("resumed", (0, ""))
+    parts += [resumed] if step == changed["step"] else []
     parts += [outliers.sentence(changed["micro_batch"])] if "micro_batch" in changed else []
-    return f"At step {changed['step']:,}, {'; '.join(parts)}." if parts else ""
+    sentences = [f"At step {changed['step']:,}, {'; '.join(parts)}."] if parts else []
+    if resumed and step != changed["step"]:
+        sentences.append(f"At step {step:,}, {resumed}.")
+    return " ".join(sentences)
 
 
 def report_of(changed: Mapping[str, Any]) -> str:
@@ -124,18 +129,16 @@ def _tokens(facts: StepFacts, past: Sequence[Closed]) -> Iterator[tuple[str, int
         yield "batch in tokens", past[-1].step, usual, now
 
 
-def _resumed(window: Window) -> str:
-    """Whether the script resumed shortly before: an optimizer or a process that is new."""
-    facts, record = window.facts, window.facts.record
-    if facts.own_calls("load_state"):
-        return "the state of the optimizer was loaded"
-    if record.replaced is not None:
-        steps = counted(record.replaced.steps, "step")
-        return f"this optimizer takes over parameters that another one had trained for {steps}"
-    first = record.micro_batches[0].number if record.micro_batches else 0
-    if window.past and 0 < first < window.past[-1].number:
-        return "the process was started again"
-    return ""
+def _resumed(window: Window) -> tuple[int, str] | None:
+    """The latest resume up to this window: the step, and what is new there."""
+    since = window.facts.step - RESUMED
+    windows = [*(closed for closed in window.past if closed.step >= since), window.closed()]
+    for earlier, closed in zip(reversed([None, *windows[:-1]]), reversed(windows), strict=True):
+        if closed.resumed:
+            return closed.step, closed.resumed
+        if earlier is not None and 0 < closed.first < earlier.number:
+            return closed.step, "the process was started again"
+    return None
 
 
 def _compared(window: Window) -> Iterator[str]:

@@ -118,11 +118,13 @@ class Closed(NamedTuple):
     beside: tuple[Beside, ...] = ()
     losses: tuple[str, ...] = ()  # the forms of its objectives, see ``forms``; empty: not known
     coefficient: float | None = None  # of the main loss, if it is that of all micro-batches
+    first: int = 0  # as ``number``, of its first micro-batch
+    resumed: str = ""  # what the loop continues from here
 
     @classmethod
     def of(cls, facts: StepFacts, diagnosis: Diagnosis) -> Closed:
         """The summary of a window for later ones; ``balance`` is None if it was not measured."""
-        ledger = facts.ledger
+        ledger, micro_batches = facts.ledger, facts.record.micro_batches
         measured = facts.factor_unmeasured is None or facts.step_rate is not None
         return cls(
             facts.micro_batches_of(diagnosis.objective),
@@ -136,14 +138,26 @@ class Closed(NamedTuple):
             facts.step,
             facts.step_rate,
             facts.loss_reported,
-            facts.record.micro_batches[-1].number if facts.record.micro_batches else 0,
+            micro_batches[-1].number if micro_batches else 0,
             "" if facts.objective is None else facts.objective.reading.unit,
             tuple(_further(facts)) if diagnosis.pattern in NORMALISED else (),
             () if diagnosis.pattern in FAIR else tuple(counts_of(facts)),
             tuple(beside(facts)) if len(facts.objectives) > 1 else (),
             tuple(sorted(forms(facts.terms))),
             None if facts.objective is None else common_coefficient(facts.objective),
+            micro_batches[0].number if micro_batches else 0,
+            _resumed(facts),
         )
+
+
+def _resumed(facts: StepFacts) -> str:
+    if facts.own_calls("load_state"):
+        return "the state of the optimizer was loaded"
+    replaced = facts.record.replaced
+    if replaced is None:
+        return ""
+    steps = f"{replaced.steps:,} step{'' if replaced.steps == 1 else 's'}"
+    return f"this optimizer took over parameters that another one had trained for {steps}"
 
 
 def _further(facts: StepFacts) -> Iterator[tuple[str, float]]:
