@@ -163,3 +163,32 @@ def test_a_run_that_has_diverged_is_broken_until_its_loss_comes_back() -> None:
     found = finding("loss.diverging", recovered)
     assert found is not None and found.lifecycle == "resolved"
     assert recovered.verdict == "balanced" or accused(recovered).keys() == {"norm.spike"}
+
+
+def test_a_model_that_guesses_after_it_diverged_has_not_come_back() -> None:
+    """The median is below the limit, and far above what the model had learnt before."""
+    kind = "NllLossBackward0"
+    learnt, up = [2.3 * 0.95**n + 0.1 for n in range(100)], [40.0, 50.0] * 15
+    guesses = evaluation([*learnt, *up, *[2.5, 2.6] * 20], kind)
+    error = finding("loss.diverging", guesses)
+    assert guesses.verdict == "broken" and error is not None and error.lifecycle == "ongoing"
+    assert error.summary.split(" It left")[0] == (
+        "The mean cross entropy has a median of 2.55 over the last 20 steps. At the start it "
+        "was at most 2.4, and the lowest median was 0.1233."
+    )
+    far_up = evaluation([*learnt, *[4e4, 5e4] * 5, *[2.5, 2.6] * 20], kind)
+    assert far_up.verdict == "broken"
+    learns_again = evaluation([*learnt, *up, *[2.5, 2.6] * 20, *learnt], kind)
+    error = finding("loss.diverging", learns_again)
+    assert error is not None and error.lifecycle == "resolved"
+
+
+def test_another_loss_is_back_near_its_start_only() -> None:
+    levels = [[1.0] * 20, [2000.0] * 20, [500.0] * 60]
+    stays = evaluation([loss for level in levels for loss in level])
+    error = finding("loss.diverging", stays)
+    assert stays.verdict == "broken" and error is not None
+    assert "median of 500 over the last 5 steps. At the start" in error.summary
+    back = evaluation([loss for level in [*levels, [2.0] * 60] for loss in level])
+    error = finding("loss.diverging", back)
+    assert error is not None and error.lifecycle == "resolved"

@@ -54,8 +54,10 @@ class Diverging(Rule):
       over the median absolute deviation, times 0.6745 (B. Iglewicz and D. Hoaglin, *How to
       detect and handle outliers*, 1993).
 
-    It remains until the median of these steps is below the limit again, or below the middle:
-    single low losses are no recovery.
+    The first two remain until the median of these steps is below 3 times the largest loss of the
+    first 5 steps (of 1, if that is smaller); of a cross entropy, below the middle, or below the
+    largest of the start if the model had learnt nothing. Single low losses are no recovery, nor is
+    a model that guesses where it had learnt.
 
     **Why it matters**
 
@@ -110,6 +112,7 @@ class Diverging(Rule):
         _above=int,
         _is_up=bool,
         _diverged=bool,
+        _is_far=bool,
         _onset=Onset,
     )
 
@@ -128,6 +131,7 @@ class Diverging(Rule):
         self._above = 0  # steps in a row whose medians are above the middle
         self._is_up = False  # the loss has left the range of its start
         self._onset = Onset()  # where the rise began
+        self._is_far = False  # that it was far above its start is reported
         self._diverged = False  # it is reported, and the loss has not come back since
 
     def evaluate(self, window: Window) -> Outcome:
@@ -149,9 +153,10 @@ class Diverging(Rule):
             return not_measured(f"needs {counted(self.needed, 'step')}")
         if self._count < self.start + self.stays:
             return OK
-        outcome = self._of_loss() or (OK if entropy is None else self._of_entropy())
-        self._diverged = outcome.status == "finding"
-        return outcome
+        far = self._of_loss() or (None if entropy is None else self._far_above_start())
+        risen = None if far or entropy is None else self._risen_back()
+        self._is_far, self._diverged = far is not None, (far or risen) is not None
+        return far or risen or OK
 
     def _unmet(self, facts: StepFacts, loss: float | None) -> Outcome | None:
         """Why the size of this loss states nothing, or None."""
@@ -173,36 +178,42 @@ class Diverging(Rule):
 
     def _of_loss(self) -> Outcome | None:
         """Each of the last losses far above the start, and not falling."""
-        return self._far_above("loss", list(self._recent), self._highest, self.times)
+        back = RISEN * max(LEAST, self._highest)
+        return self._far_above("loss", list(self._recent), self._highest, self.times, back)
 
     def _far_above(
-        self, what: str, last: Sequence[float], highest: float, times: float
+        self, what: str, last: Sequence[float], highest: float, times: float, back: float
     ) -> Outcome | None:
         """Each of the last losses above ``times`` the highest of the start, and not falling.
 
-        Once that is reported, the median shows whether the loss comes back.
+        Once that is reported, it remains until their median has come down to ``back``.
         """
         limit = times * max(LEAST, highest)
+        loss = median(last)
         if min(last) > limit and not (_falls(last) and not self._diverged):
             loss = last[-1]
             stated = (
                 f"The {what} is {significant(loss)}, and has been above {significant(limit)} for "
                 f"{counted(len(last), 'step')}."
             )
-        elif self._diverged and (loss := median(last)) > limit:
+        elif self._is_far and loss > back:
+            above = f", above {significant(limit)}" if loss > limit else ""
             stated = (
                 f"The {what} has a median of {significant(loss)} over the last "
-                f"{counted(len(last), 'step')}, above {significant(limit)}."
+                f"{counted(len(last), 'step')}{above}."
             )
         else:
             return None
+        best = self._best if back < highest else None
+        lowest = "" if best is None else f", and the lowest median was {significant(best)}"
         return finding(
             "error",
             "The training loss diverges",
-            f"{stated} At the start it was at most {significant(highest)}.{self._cause()}",
+            f"{stated} At the start it was at most {significant(highest)}{lowest}.{self._cause()}",
             FIX,
             loss=loss,
             loss_start=highest,
+            loss_best=best,
             since=self._onset.step or None,
             **self._onset.evidence,
         )
@@ -235,14 +246,17 @@ class Diverging(Rule):
             return self._best  # no best yet
         return self._best + UNLEARNT * (median(self._start) - self._best)
 
-    def _of_entropy(self) -> Outcome:
-        return self._far_above_start() or self._risen_back() or OK
-
     def _far_above_start(self) -> Outcome | None:
         last = list(self._last)[-self.entropy_stays :]
         if len(last) < self.entropy_stays:
             return None
-        return self._far_above("mean cross entropy", last, max(self._start), self.entropy_times)
+        highest = max(self._start)
+        back = min(highest, self._middle()) if self._has_learnt() else highest
+        return self._far_above("mean cross entropy", last, highest, self.entropy_times, back)
+
+    def _has_learnt(self) -> bool:
+        start = median(self._start)
+        return start - self._best >= LEARNT * start
 
     def _risen_back(self) -> Outcome | None:
         if self._above < max(self.unlearnt, self.share * self._entropies):
@@ -251,7 +265,7 @@ class Diverging(Rule):
         now = median(last)
         z = 0.6745 * (now - self._best) / (self._deviation or LEAST * 1e-3)
         has_risen = z > 3.5 and not _falls(last)
-        if start - self._best < LEARNT * start or not (has_risen or self._diverged):
+        if not self._has_learnt() or not (has_risen or self._diverged):
             return None
         return finding(
             "error",
