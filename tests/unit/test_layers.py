@@ -46,6 +46,15 @@ def test_absent_zero_and_infinite_gradients_have_their_own_colours() -> None:
     assert layer_maps([]) == []
 
 
+def test_the_legend_names_the_ends_of_the_colour_scale() -> None:
+    """A scale has a decade at least: values that are close together do not fill it."""
+    for values, ends in ((1.0, 2.0), ("0.4472", "4.472")), ((1.0, 1000.0), ("1", "1,000")):
+        layers = [Layer(str(i), 1, value, 1.0, None) for i, value in enumerate(values)]
+        (gradient,) = layer_maps([(1, layers)])
+        assert (gradient.low, gradient.high) == ends
+        assert gradient.alt_text.endswith(f"between {ends[0]} and {ends[1]}")
+
+
 def test_the_steps_that_are_measured_are_few() -> None:
     steps = [1]
     while steps[-1] < 1_000_000:

@@ -56,7 +56,7 @@ class LayerMap:
     steps: tuple[int, ...]
     rows: tuple[Row, ...]
     hidden: int  # layers without a row
-    low: str  # of the colour scale
+    low: str  # ends of the colour scale, which all values are in
     high: str
 
     @property
@@ -121,8 +121,8 @@ def _layer_map(
         steps,
         tuple(rows),
         total - len(names),
-        formatting.figure(min(positive)),
-        formatting.figure(max(positive)),
+        formatting.figure(10**low),
+        formatting.figure(10**high),
     )
 
 
