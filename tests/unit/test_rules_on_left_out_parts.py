@@ -43,8 +43,9 @@ def test_parameters_that_no_optimizer_holds_are_information() -> None:
     assert finding.title == "1 parameter with gradients is in no optimizer"
     assert finding.summary == (
         "body.weight got gradients, and no optimizer of the process holds it. The values have not "
-        "changed. If they were created after the optimizer, as adapters may be, it does not train "
-        "them. If they should not be trained, requires_grad_(False) saves their backward."
+        "changed. The optimizer may have been created with a part of the model, or before they "
+        "were, as adapters may be. If they should not be trained, requires_grad_(False) saves "
+        "their backward."
     )
     assert unheld(None) is None
 

@@ -90,6 +90,62 @@ def test_what_another_optimizer_holds_or_the_loop_changes_is_not_named() -> None
     assert unheld([step.resolve() for step in kept.steps]) == {}
 
 
+@pytest.fixture
+def searches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """One item for each search through the objects of the process."""
+    counted: list[int] = []
+    search = parameter_names._modules_alive
+
+    def counting() -> list[nn.Module]:
+        counted.append(1)
+        return search()
+
+    monkeypatch.setattr(parameter_names, "_modules_alive", counting)
+    monkeypatch.setattr(parameter_names, "_references", [])
+    return counted
+
+
+@searched
+def test_the_rest_of_a_model_of_which_the_optimizer_got_a_part_is_named(
+    searches: list[int],
+) -> None:
+    model = nn.Sequential(nn.Sequential(nn.Linear(4, 4), nn.Tanh()), nn.Linear(4, 2))
+    with recording() as kept:
+        train(model, [torch.optim.SGD(model[1].parameters(), lr=0.1)])
+    steps = unheld([step.resolve() for step in kept.steps])
+    assert list(steps) == [20, 30]
+    assert steps[20].names == ["Sequential.0.0.weight", "Sequential.0.0.bias"]
+    assert len(searches) == 1
+
+
+@searched
+def test_models_are_searched_for_only_if_a_backward_reaches_others(searches: list[int]) -> None:
+    model, discriminator = nn.Linear(4, 2), nn.Linear(2, 2)
+    frozen = nn.Linear(2, 2).requires_grad_(False)
+    with recording() as kept:
+        optimizers = [torch.optim.SGD(m.parameters(), lr=0.1) for m in (model, discriminator)]
+        train(nn.Sequential(model, discriminator, frozen), optimizers)
+    assert not searches
+    assert unheld([step.resolve() for step in kept.steps]) == {}
+
+
+@searched
+def test_a_model_that_contains_no_parameter_of_the_optimizer_is_not_named(
+    searches: list[int],
+) -> None:
+    """An attack trains a perturbation of the inputs, and nothing froze the model."""
+    model = nn.Linear(4, 2)
+    noise = nn.ParameterList([nn.Parameter(torch.zeros(4))])
+    with recording() as kept:
+        optimizer = torch.optim.SGD(noise.parameters(), lr=0.1)
+        for _ in range(31):
+            optimizer.zero_grad()
+            mse_loss(model(torch.randn(8, 4) + noise[0]), torch.zeros(8, 2)).backward()
+            optimizer.step()
+    assert len(searches) == 1
+    assert unheld([step.resolve() for step in kept.steps]) == {}
+
+
 @searched
 def test_parameters_without_new_gradients_are_not_named_and_none_is_compared_by_value() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))

@@ -53,6 +53,20 @@ def add_model_of(parameters: Any) -> None:
         add_model(None if frame is None else frame.f_locals.get("self"))
 
 
+def search_models() -> bool:
+    """Search for the outermost of all modules that are alive, where PyTorch allows it."""
+    if not at_least(KEEPS_REFERENCED):
+        return False
+    _references[:] = map(weakref.ref, _outermost(_modules_alive()))
+    return True
+
+
+def known_parameters() -> set[int]:
+    """The parameters (by ``id``) of the models that are known."""
+    visited: set[int] = set()
+    return {id(p) for model in _models() for _, p in named_parameters(model, "", visited)}
+
+
 def names_of(groups: list[dict[str, Any]], search: bool) -> dict[int, str]:
     """Names by ``id`` of the parameters in these groups, in the order of the model.
 
@@ -64,10 +78,8 @@ def names_of(groups: list[dict[str, Any]], search: bool) -> dict[int, str]:
     names = _of_optimizer(groups)
     if len(names) < len(ids):
         names = _of_modules(_models(), ids)
-    if search and at_least(KEEPS_REFERENCED) and len(names) < len(ids):
-        alive = _outermost(_modules_alive())
-        _references[:] = map(weakref.ref, alive)
-        names = _of_modules(alive, ids) or names
+    if search and len(names) < len(ids) and search_models():
+        names = _of_modules(_models(), ids) or names
     for number, parameter in enumerate(parameters):
         names.setdefault(id(parameter), f"parameter {number}")
     return {key: name[-LONGEST:] for key, name in names.items()}

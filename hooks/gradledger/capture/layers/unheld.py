@@ -4,6 +4,10 @@ Compared at some of the steps that measure layers, in the models that are known 
 ``parameter_names``). A parameter is reported if it got a gradient since the comparison before, and
 its values have not changed: then nothing else updates it, either.
 
+A model is known if an optimizer was created with its ``parameters()``, and that may be a part: the
+head of it. So the graph of a few backwards is followed to its leaves. If one is a parameter that no
+optimizer holds and no known model contains, the models are searched for, once.
+
 Modules in a Python list, tuple or dictionary are looked at, too: PyTorch does not register these,
 so that ``model.parameters()`` leaves them out.
 """
@@ -17,7 +21,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-from torch.nn import Module
+from torch.nn import Module, Parameter
 from torch.optim import Optimizer
 from torch.utils.weak import TensorWeakRef
 
@@ -28,8 +32,10 @@ from gradledger.capture.layers.parameter_names import (
     KEEPS_REFERENCED,
     LONGEST,
     children,
+    known_parameters,
     models_of,
     named_parameters,
+    search_models,
     without_wrappers,
 )
 from gradledger.records import Unheld
@@ -37,6 +43,8 @@ from gradledger.torch_version import at_least
 
 FIRST_COMPARED = 3  # step of an optimizer
 STEPS_BETWEEN = 7  # at least: what else updates parameters may do so every few steps
+BACKWARDS_FOLLOWED = 4  # after the first comparison: of a GAN, those of both players
+MOST_NODES = 4_000  # of the graph of each, about 4 ms
 MOST_NAMED = 64  # in a record
 COORDINATES = 4  # of each parameter
 MOST_LISTED = 1_000  # a longer list holds data
@@ -116,11 +124,23 @@ class UnheldParameters:
     def __init__(self) -> None:
         self._latest: WeakKeyDictionary[Any, _Observation] = WeakKeyDictionary()  # by window
         self._unknown: list[weakref.ref[Any]] | None = None  # optimizers, once searched for
+        self._followed = 0  # backwards
+        self._searched = False  # for the models that contain the known ones
 
     def is_due(self, window: Any, step: int) -> bool:
         """Whether to compare at this step."""
         latest = self._latest.get(window)
         return step >= (FIRST_COMPARED if latest is None else latest.step + STEPS_BETWEEN)
+
+    def follow(self, roots: tuple[Any, ...], windows: Any) -> None:
+        """Search for the models if a backward reaches a parameter that is in none of the known."""
+        if not self._latest or self._searched or self._followed == BACKWARDS_FOLLOWED:
+            return
+        self._followed += 1
+        held = {id(p) for each in windows for p in each.parameters()}
+        unheld = {id(p) for p in _leaves(roots) if Parameter in type(p).__mro__} - held
+        if unheld and not unheld <= known_parameters():
+            self._searched = search_models()
 
     def compare(self, window: Any, windows: Any, step: int) -> OpenUnheld | None:
         """The parameters that no optimizer holds, as they are now and at the comparison before."""
@@ -168,12 +188,14 @@ class UnheldParameters:
         groups = [group for each in optimizers for group in getattr(each, "param_groups", ())]
         return {id(p) for group in groups for p in group["params"]}
 
-    @staticmethod
-    def _search(window: Any, windows: Any) -> tuple[list[_Candidate], dict[int, TensorWeakRef]]:
+    def _search(
+        self, window: Any, windows: Any
+    ) -> tuple[list[_Candidate], dict[int, TensorWeakRef]]:
         """What no optimizer holds: parameters with a gradient, and frozen ones."""
         held = {id(p) for each in windows for p in each.parameters()}
         models = models_of(set(map(id, window.parameters())))
-        several = len(models) > 1
+        # the names of the optimizer's parameters are those in a part of a model found later
+        several = len(models) > 1 or self._searched
         visited: set[int] = set()
         candidates = list[_Candidate]()
         frozen = dict[int, TensorWeakRef]()
@@ -192,6 +214,21 @@ class UnheldParameters:
                         held.add(id(parameter))
                         candidates.append(_Candidate(name, parameter, True))
         return candidates, frozen
+
+
+def _leaves(roots: tuple[Any, ...]) -> Iterator[Any]:
+    """The tensors to which the gradient goes; the graph is read, and not held."""
+    stack = [root.grad_fn for root in roots if getattr(root, "grad_fn", None) is not None]
+    visited = set(stack)
+    while stack and len(visited) <= MOST_NODES:
+        node = stack.pop()
+        leaf = None if node.next_functions else getattr(node, "variable", None)
+        if leaf is not None:
+            yield leaf
+        for below, _ in node.next_functions:
+            if below is not None and below not in visited:
+                visited.add(below)
+                stack.append(below)
 
 
 def _optimizers_alive() -> list[Any]:

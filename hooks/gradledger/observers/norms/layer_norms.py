@@ -17,7 +17,7 @@ from gradledger.capture.layers.parameter_names import add_model_of, names_of
 from gradledger.capture.layers.unheld import UnheldParameters
 from gradledger.capture.layers.untrained import Untrained
 from gradledger.capture.layers.weight_decay import weight_decay_of
-from gradledger.capture.open_records import OpenStep
+from gradledger.capture.open_records import OpenMicroBatch, OpenStep
 from gradledger.observers.base import Observer
 from gradledger.observers.norms.gradient_norm import holders, local_norms
 
@@ -61,6 +61,11 @@ class LayerNorms(Observer):
             original(optimizer, *args, **kwargs)
 
         return __init__
+
+    def backward_begins(self, micro_batch: OpenMicroBatch, roots: tuple[Any, ...]) -> None:
+        """Whether it reaches parameters of a model that is not known yet."""
+        if not self._windows.several_threads:
+            self._unheld.follow(roots, self._windows)
 
     def step_begins(self, step: OpenStep, window: OptimizerWindow) -> None:
         """Measure gradients and parameters before the step, if it is one of the few."""

@@ -53,7 +53,8 @@ class UnheldParameters(Rule):
 
     Frozen parameters; parameters without gradients; parameters that something else changes (an
     optimizer of another library, an update by hand, an average); models that are sharded, or that
-    several threads train; an optimizer that was created with names, and so needs no model.
+    several threads train; an optimizer that was created with names, and so needs no model; models
+    that contain no parameter of the optimizer, as one that an attack on its inputs reads.
 
     **Incidents**
 
@@ -137,6 +138,7 @@ def _cause(unheld: Unheld, replaced: list[str], frozen: int, optimizer: str) -> 
             "these: it may have been created before the model was changed."
         )
     return (
-        "If they were created after the optimizer, as adapters may be, it does not train them. If "
-        "they should not be trained, requires_grad_(False) saves their backward."
+        "The optimizer may have been created with a part of the model, or before they were, as "
+        "adapters may be. If they should not be trained, requires_grad_(False) saves their "
+        "backward."
     )
