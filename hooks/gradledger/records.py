@@ -239,6 +239,8 @@ class Layers:
     # of the parameter, as it is added to the gradient
     decay: list[float] = field(default_factory=list)
     decoupled: bool = False  # instead, as the step subtracts it from the parameter
+    training: int = 0  # modules of dropout and batch norm in training mode, of 64 at most
+    evaluating: list[str] = field(default_factory=list)  # classes of those in evaluation mode
 
 
 @dataclass(eq=False, repr=False)

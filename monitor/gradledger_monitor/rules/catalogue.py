@@ -18,6 +18,7 @@ from gradledger_monitor.rules.loop.clip_every_microbatch import ClipEveryMicroba
 from gradledger_monitor.rules.loop.discarded_microbatches import DiscardedMicrobatches
 from gradledger_monitor.rules.loop.double_step import DoubleStep
 from gradledger_monitor.rules.loop.dropped_windows import DroppedWindows
+from gradledger_monitor.rules.loop.evaluation_mode import EvaluationMode
 from gradledger_monitor.rules.loop.grads_not_zeroed import GradsNotZeroed
 from gradledger_monitor.rules.loop.losses_added_again import LossesAddedAgain
 from gradledger_monitor.rules.loop.never_stepped import NeverStepped
@@ -111,6 +112,7 @@ RULES: tuple[type[Rule], ...] = (
     NoGradients,
     NeverStepped,
     UnheldParameters,
+    EvaluationMode,
     LoopStepEveryMicrobatch,
     DoubleStep,
     ClipEveryMicrobatch,

@@ -123,7 +123,9 @@ def test_models_are_searched_for_only_if_a_backward_reaches_others(searches: lis
     model, discriminator = nn.Linear(4, 2), nn.Linear(2, 2)
     frozen = nn.Linear(2, 2).requires_grad_(False)
     with recording() as kept:
-        optimizers = [torch.optim.SGD(m.parameters(), lr=0.1) for m in (model, discriminator)]
+        players = (model, discriminator)
+        optimizers: list[torch.optim.Optimizer] = []
+        optimizers += [torch.optim.SGD(player.parameters(), lr=0.1) for player in players]
         train(nn.Sequential(model, discriminator, frozen), optimizers)
     assert not searches
     assert unheld([step.resolve() for step in kept.steps]) == {}

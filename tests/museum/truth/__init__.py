@@ -41,6 +41,7 @@ CHECKS = {
     "depth": Check(counts.tell_depth, counts.fault_of_depth),
     "untrained": Check(counts.tell_by_parameter, counts.fault_of_untrained),
     "held": Check(counts.tell_held, counts.fault_of_held),
+    "modes": Check(counts.tell_modes, counts.fault_of_modes),
     "parts": Check(counts.tell_parts, counts.fault_of_untrained),
     "shrinking": Check(counts.tell_sizes, counts.fault_of_shrinking),
     "repeated": Check(counts.tell_gradients, counts.fault_of_repeats),

@@ -111,6 +111,17 @@ def fault_of_held(ranks: list[dict[str, Any]]) -> float:
     return 1 - sum(held) / len(held)
 
 
+def tell_modes(label: Label, names: dict[str, Any], steps: list[Step]) -> dict[str, Any]:
+    """Reads ``modes``: whether the model is in training mode, at each step."""
+    return {"modes": names["modes"]}
+
+
+def fault_of_modes(ranks: list[dict[str, Any]]) -> float:
+    """The share of the steps in evaluation mode."""
+    modes = ranks[0]["modes"]
+    return 1 - sum(modes) / len(modes)
+
+
 def tell_parts(label: Label, names: dict[str, Any], steps: list[Step]) -> dict[str, Any]:
     """Reads ``parts``: of each loss, the parts that were added to it."""
     return {"trained": [part.requires_grad for parts in names["parts"] for part in parts]}

@@ -15,6 +15,7 @@ from typing import Any
 
 from gradledger.capture import gradient_probe
 from gradledger.capture.async_copy import Deferred
+from gradledger.capture.layers.modes import Modes
 from gradledger.records import Layers
 
 MOST_LAYERS = 512  # in a record; of more parameters, those of one module are one layer
@@ -52,6 +53,7 @@ class OpenLayers:
     observed: int = 0  # steps that this is known of
     decay: list[float] = field(default_factory=list)  # of each; empty: none, or not known
     decoupled: bool = False
+    modes: Modes | None = None  # of the last backward
 
     def deferred(self) -> list[Deferred]:
         """The values that are read later."""
@@ -67,6 +69,8 @@ class OpenLayers:
         changes = self._changes()
         layers = Layers(frozen=self.frozen, parameters=len(self.names), observed=self.observed)
         layers.decoupled = self.decoupled
+        if self.modes is not None:
+            layers.training, layers.evaluating = self.modes
         weights = self.parameters.values()
         earlier, untrained = set(self.earlier), self.untrained()
         for layer, members in enumerate(_grouped(self.names)):

@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 from gradledger.capture.async_copy import Deferred
 from gradledger.capture.isolation import is_plain, local_part
 from gradledger.capture.layers import open_layers
+from gradledger.capture.layers.modes import ModedModules, Modes
 from gradledger.capture.layers.open_layers import OpenLayers
 from gradledger.capture.layers.parameter_names import add_model_of, names_of
 from gradledger.capture.layers.unheld import UnheldParameters
@@ -37,6 +38,8 @@ class _Course:
         self.names: dict[int, str] = {}  # by ``id`` of the parameter, in the order of the model
         self.open: tuple[OpenStep, list[Any]] | None = None  # between begin and end of a step
         self.untrained = Untrained()
+        self.moded: ModedModules | None = None  # found at the second step
+        self.modes: Modes | None = None  # of the last backward
 
 
 class LayerNorms(Observer):
@@ -63,9 +66,14 @@ class LayerNorms(Observer):
         return __init__
 
     def backward_begins(self, micro_batch: OpenMicroBatch, roots: tuple[Any, ...]) -> None:
-        """Whether it reaches parameters of a model that is not known yet."""
-        if not self._windows.several_threads:
-            self._unheld.follow(roots, self._windows)
+        """Whether it reaches parameters of a model that is not known yet, and the modes."""
+        if self._windows.several_threads:
+            return
+        self._unheld.follow(roots, self._windows)
+        for window, course in self._courses.items():
+            if window.steps and window.steps + 1 >= course.due:
+                course.moded = course.moded or ModedModules(window.parameters())
+                course.modes = course.moded.read()
 
     def step_begins(self, step: OpenStep, window: OptimizerWindow) -> None:
         """Measure gradients and parameters before the step, if it is one of the few."""
@@ -87,6 +95,8 @@ class LayerNorms(Observer):
         else:
             step.layers = _measure(parameters, window, course, step)
             course.open = step, parameters
+        if step.layers is not None:
+            step.layers.modes, course.modes = course.modes, None
         if self._unheld.is_due(window, step.step) and self._may_compare(step):
             step.unheld = self._unheld.compare(window, self._windows, step.step)
 

@@ -1,0 +1,68 @@
+"""Whether a model that trains is in evaluation mode: ``model.eval()`` without ``model.train()``.
+
+Read are modules of PyTorch that compute something else in evaluation: dropout with a probability
+above 0, and batch norm with running statistics. They are searched for once, in the known models
+that contain parameters of the optimizer. Their mode is that of a backward, not of the step: a loop
+may validate between the two.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
+
+from gradledger.capture.layers.parameter_names import children, models_of
+
+MOST_MODULES = 64  # of an optimizer that are read
+
+
+class Modes(NamedTuple):
+    """The modes of the modules in one backward."""
+
+    training: int  # modules in training mode
+    evaluating: list[str]  # classes of those in evaluation mode, with their whole model
+
+
+class ModedModules:
+    """The modules of one optimizer's models that have two modes."""
+
+    def __init__(self, parameters: list[Any]) -> None:
+        self._modules: list[tuple[weakref.ref[Any], weakref.ref[Any]]] = []  # with the whole model
+        for model in models_of(set(map(id, parameters))):
+            left = MOST_MODULES - len(self._modules)
+            modules = itertools.islice(_with_two_modes(model, set()), left)
+            self._modules += [(weakref.ref(module), weakref.ref(model)) for module in modules]
+
+    def read(self) -> Modes:
+        """Their modes now. A part alone in evaluation mode is frozen on purpose: it trains."""
+        training, evaluating = 0, set[str]()
+        for reference, of_model in self._modules:
+            module, model = reference(), of_model()
+            if module is None or model is None:
+                continue
+            if _is_training(module) or _is_training(model):
+                training += 1
+            else:
+                evaluating.add(type(module).__name__)
+        return Modes(training, sorted(evaluating))
+
+
+def _is_training(module: Any) -> bool:
+    return bool(module.__dict__.get("training", True))
+
+
+def _with_two_modes(module: Any, visited: set[int]) -> Iterator[Any]:
+    if id(module) in visited:
+        return
+    visited.add(id(module))
+    bases, values = type(module).__mro__, module.__dict__
+    drops = _DropoutNd in bases and bool(values.get("p"))
+    if drops or (_BatchNorm in bases and values.get("track_running_stats")):
+        yield module
+    for child in children(module).values():
+        yield from _with_two_modes(child, visited)

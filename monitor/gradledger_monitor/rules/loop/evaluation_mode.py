@@ -1,0 +1,96 @@
+"""loop.evaluation_mode"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gradledger_monitor.model.findings import Outcome
+from gradledger_monitor.rules.definition import DEFAULTS, Parameter
+from gradledger_monitor.rules.rule import OK, Rule, Window, counted, finding, not_applicable
+from gradledger_monitor.rules.state import declare
+
+DROPOUT = "Dropout"  # what the names of its classes contain, also of AlphaDropout
+
+FIX = """\
+model.eval()
+with torch.no_grad():
+    validate(model)
+model.train()    # before the next training step
+# batch norm that should stay frozen: after model.train(), eval() of these modules alone"""
+
+
+class EvaluationMode(Rule):
+    """The model was in training mode, and training goes on in evaluation mode.
+
+    **What it sees**
+
+    At sampled steps, the mode of the modules of the model that compute something else in evaluation
+    mode: dropout with a probability above 0, and batch norm with running statistics. They were in
+    training mode at 2 sampled steps or more, and all of them, with the whole model, in evaluation
+    mode in the backwards of the last 3. These are steps 2, 3, 5, 10 and every fifth one up to 50,
+    then about every tenth part of the steps so far.
+
+    **Why it matters**
+
+    Dropout drops nothing in evaluation mode, so the model is not regularised any more. Batch norm
+    divides by its running statistics, and does not update them, although the activations change.
+
+    It is a warning if dropout is among them, and information if it is batch norm alone, which some
+    fine-tuning freezes in this way.
+
+    **What to do**
+
+    Call ``model.train()`` after each validation, before the next training step.
+
+    **When it is silent**
+
+    Evaluation mode from the first step on; a part of the model in evaluation mode, such as a
+    backbone whose batch norm is frozen; a mode that changes between backward and step; models
+    without such modules, or that are not known.
+
+    **Incidents**
+
+    textbook (``model.eval()`` before a validation, without ``model.train()`` after it)
+    """
+
+    before = Parameter(2, "sampled steps in training mode")
+    needed = Parameter(3, "sampled steps in a row in evaluation mode")
+
+    points_at = ("step", "backward")
+    by_window = False
+
+    state = declare(_trained=int, _last_trained=int, _evaluated=int, _since=int)
+
+    def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
+        super().__init__(thresholds)
+        self._trained = 0  # sampled steps in training mode
+        self._last_trained = 0  # the latest of them
+        self._evaluated = 0  # sampled steps in evaluation mode since
+        self._since = 0  # the first of them
+
+    def evaluate(self, window: Window) -> Outcome:
+        """The modes in the record of the lowest rank."""
+        layers, step = window.facts.record.layers, window.facts.step
+        if layers is None or not (layers.training or layers.evaluating):
+            return not_applicable("no mode of dropout or batch norm was read at this step")
+        if layers.training:
+            self._trained, self._last_trained, self._evaluated = self._trained + 1, step, 0
+            return OK
+        self._since = self._since if self._evaluated else step
+        self._evaluated += 1
+        if self._trained < self.before or self._evaluated < self.needed:
+            return OK
+        kinds = layers.evaluating
+        return finding(
+            "warning" if any(DROPOUT in kind for kind in kinds) else "info",
+            "Training goes on in evaluation mode",
+            f"{' and '.join(kinds)} of the model {'was' if len(kinds) == 1 else 'were'} in "
+            f"training mode up to step {self._last_trained:,}. The whole model was in evaluation "
+            f"mode at the {counted(self._evaluated, 'sampled step')} from step {self._since:,} on. "
+            "A validation may have called model.eval(), without model.train() after it.",
+            FIX,
+            trained_until=self._last_trained,
+            evaluation_since=self._since,
+            sampled_steps=self._evaluated,
+            modules=kinds,
+        )

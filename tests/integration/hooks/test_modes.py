@@ -1,0 +1,58 @@
+"""The modes of dropout and batch norm, as the hooks record them at sampled steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+from torch.nn.functional import mse_loss
+
+from helpers.training import recording
+
+
+def modes(
+    model: nn.Module, before: Callable[[int], object], after: Callable[[int], object] = bool
+) -> dict[int, tuple[int, list[str]]]:
+    """By sampled step; ``before`` is called before the forward, ``after`` after the backward."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with recording() as kept:
+        for step in range(1, 16):
+            before(step)
+            optimizer.zero_grad()
+            mse_loss(model(torch.randn(8, 4)), torch.zeros(8, 2)).backward()
+            after(step)
+            optimizer.step()
+    records = [step.resolve() for step in kept.steps]
+    return {r.step: (r.layers.training, r.layers.evaluating) for r in records if r.layers}
+
+
+def model_of(*layers: nn.Module) -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 4), *layers, nn.Linear(4, 2))
+
+
+def test_modules_with_two_modes_are_read_in_the_backward() -> None:
+    model = model_of(nn.Dropout(0.5), nn.Dropout(0.0), nn.BatchNorm1d(4))
+    recorded = modes(model, lambda step: model.train(step < 10))
+    trains: tuple[int, list[str]] = (2, [])
+    evaluates = (0, ["BatchNorm1d", "Dropout"])
+    # at step 1, the model is not known yet
+    assert recorded == {1: (0, []), 2: trains, 3: trains, 5: trains, 10: evaluates, 15: evaluates}
+
+
+def test_a_validation_between_backward_and_step_does_not_count() -> None:
+    model = model_of(nn.Dropout(0.5))
+    recorded = modes(model, lambda _: model.train(), lambda _: model.eval())
+    assert recorded[10] == recorded[15] == (1, [])
+
+
+def test_a_part_in_evaluation_mode_is_frozen_on_purpose() -> None:
+    model = model_of(nn.BatchNorm1d(4))
+    recorded = modes(model, lambda step: model.get_submodule("1").train(step < 10))
+    assert recorded[10] == recorded[15] == (1, [])
+
+
+def test_a_model_without_such_modules_has_no_modes() -> None:
+    model = model_of(nn.LayerNorm(4), nn.BatchNorm1d(4, track_running_stats=False))
+    recorded = modes(model, lambda _: model.eval())
+    assert all(of_step == (0, []) for of_step in recorded.values())
