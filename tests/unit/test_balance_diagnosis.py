@@ -1676,6 +1676,7 @@ def test_a_window_is_remembered_with_its_balance_only_where_that_was_known() -> 
         number=2,
         unit="tokens",
         losses=("NllLossBackward0 mean ",),
+        first=1,
     )
     assert fair.balance == pytest.approx(1.0)
     assert closed(record(right, post_factor=None))[:4] == (2, None, 40.0, "unmeasured")

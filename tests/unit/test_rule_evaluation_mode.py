@@ -29,9 +29,9 @@ def test_dropout_that_stays_off_is_a_warning() -> None:
     assert finding is not None and finding.severity == "warning"
     assert (finding.first_step, finding.last_step) == (20, 20)
     assert finding.summary == (
-        "Dropout of the model was in training mode up to step 5. The whole model was in evaluation "
-        "mode at the 3 sampled steps from step 10 on. A validation may have called model.eval(), "
-        "without model.train() after it."
+        "Dropout of the model was in training mode at sampled steps up to 5. The whole model was "
+        "in evaluation mode at the 3 sampled steps from step 10 on. A validation may have called "
+        "model.eval(), without model.train() after it."
     )
 
 

@@ -56,8 +56,8 @@ class EvaluationMode(Rule):
     before = Parameter(2, "sampled steps in training mode")
     needed = Parameter(3, "sampled steps in a row in evaluation mode")
 
+    kind = "T"
     points_at = ("step", "backward")
-    by_window = False
 
     state = declare(_trained=int, _last_trained=int, _evaluated=int, _since=int)
 
@@ -85,8 +85,8 @@ class EvaluationMode(Rule):
             "warning" if any(DROPOUT in kind for kind in kinds) else "info",
             "Training goes on in evaluation mode",
             f"{' and '.join(kinds)} of the model {'was' if len(kinds) == 1 else 'were'} in "
-            f"training mode up to step {self._last_trained:,}. The whole model was in evaluation "
-            f"mode at the {counted(self._evaluated, 'sampled step')} from step {self._since:,} on. "
+            f"training mode at sampled steps up to {self._last_trained:,}. The whole model was in "
+            f"evaluation mode at the {counted(self._evaluated, 'sampled step')} from step {self._since:,} on. "
             "A validation may have called model.eval(), without model.train() after it.",
             FIX,
             trained_until=self._last_trained,

@@ -153,7 +153,9 @@ class Diverging(Rule):
             return not_measured(f"needs {counted(self.needed, 'step')}")
         if self._count < self.start + self.stays:
             return OK
-        far = self._of_loss() or (None if entropy is None else self._far_above_start())
+        far = self._of_loss(entropy is not None) or (
+            None if entropy is None else self._far_above_start()
+        )
         risen = None if far or entropy is None else self._risen_back()
         self._is_far, self._diverged = far is not None, (far or risen) is not None
         return far or risen or OK
@@ -176,9 +178,12 @@ class Diverging(Rule):
 
     # ------------------------------------------------------------ any loss
 
-    def _of_loss(self) -> Outcome | None:
-        """Each of the last losses far above the start, and not falling."""
-        back = RISEN * max(LEAST, self._highest)
+    def _of_loss(self, is_entropy: bool) -> Outcome | None:
+        """Each of the last losses far above the start, and not falling.
+
+        A cross entropy has its limits, which show whether it is back.
+        """
+        back = (self.times if is_entropy else RISEN) * max(LEAST, self._highest)
         return self._far_above("loss", list(self._recent), self._highest, self.times, back)
 
     def _far_above(
@@ -204,8 +209,10 @@ class Diverging(Rule):
             )
         else:
             return None
-        best = self._best if back < highest else None
-        lowest = "" if best is None else f", and the lowest median was {significant(best)}"
+        lowest, best = "", dict[str, float]()
+        if back < highest:
+            lowest = f", and the lowest median was {significant(self._best)}"
+            best["loss_best"] = self._best
         return finding(
             "error",
             "The training loss diverges",
@@ -213,8 +220,8 @@ class Diverging(Rule):
             FIX,
             loss=loss,
             loss_start=highest,
-            loss_best=best,
             since=self._onset.step or None,
+            **best,
             **self._onset.evidence,
         )
 
