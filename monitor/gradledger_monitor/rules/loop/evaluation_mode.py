@@ -86,8 +86,9 @@ class EvaluationMode(Rule):
             "Training goes on in evaluation mode",
             f"{' and '.join(kinds)} of the model {'was' if len(kinds) == 1 else 'were'} in "
             f"training mode at sampled steps up to {self._last_trained:,}. The whole model was in "
-            f"evaluation mode at the {counted(self._evaluated, 'sampled step')} from step {self._since:,} on. "
-            "A validation may have called model.eval(), without model.train() after it.",
+            f"evaluation mode at the {counted(self._evaluated, 'sampled step')} from step "
+            f"{self._since:,} on. A validation may have called model.eval(), without model.train() "
+            "after it.",
             FIX,
             trained_until=self._last_trained,
             evaluation_since=self._since,
