@@ -50,9 +50,10 @@ def test_a_decay_that_outweighs_the_gradient_while_the_model_shrinks_is_a_warnin
     finding = decays()
     assert finding is not None and (finding.severity, finding.first_step) == ("warning", 14)
     assert finding.summary == (
-        "At 6 measured steps in a row, up to step 15, what weight decay adds to the gradient was "
-        "2 times as large as the gradient itself. The norm of the parameters that decay fell "
-        "from 4 to 1, while the loss went from 1 to 1."
+        "At 6 measured steps in a row, weight decay outweighed the gradient; at the last of them, "
+        "step 15, what it adds to the gradient was 2 times as large as the gradient itself. The "
+        "norm of the parameters that decay fell from 4 to 1, while the median of the loss went "
+        "from 1 at the first 3 steps to 1 at the last 10."
     )
 
 
@@ -63,7 +64,7 @@ def test_numbers_whose_squares_overflow_are_compared_too() -> None:
 
 def test_of_adamw_it_is_the_share_of_the_update() -> None:
     finding = decays(decay=0.008, decoupled=True)
-    assert finding is not None and "weight decay made 64% of the squared update" in finding.summary
+    assert finding is not None and "step 15, it made 64% of the squared update" in finding.summary
     assert decays(decay=0.007, decoupled=True) is None  # 49%
 
 

@@ -136,18 +136,20 @@ class WeightDecay(Rule):
         times = forces.decay / forces.other if forces.other else math.inf
         share = min(1.0, times * times)
         what = (
-            f"weight decay made {share:.0%} of the squared update"
+            f"it made {share:.0%} of the squared update"
             if decoupled
-            else f"what weight decay adds to the gradient was {significant(times)} times as large "
-            "as the gradient itself"
+            else f"what it adds to the gradient was {significant(times)} times as large as the "
+            "gradient itself"
         )
         return finding(
             "warning",
             "Weight decay outweighs the gradient",
-            f"At {counted(self._in_a_row, 'measured step')} in a row, up to step {step:,}, {what}. "
-            "The norm of the parameters that decay fell from "
-            f"{significant(self._size)} to {significant(forces.size)}, while the loss went from "
-            f"{significant(median(self._early))} to {significant(median(self._late))}.",
+            f"At {counted(self._in_a_row, 'measured step')} in a row, weight decay outweighed the "
+            f"gradient; at the last of them, step {step:,}, {what}. The norm of the parameters "
+            f"that decay fell from {significant(self._size)} to {significant(forces.size)}, while "
+            f"the median of the loss went from {significant(median(self._early))} at the first "
+            f"{len(self._early)} steps to {significant(median(self._late))} at the last "
+            f"{len(self._late)}.",
             FIX,
             weight_decay=forces.factor,
             norm_before=self._size,
