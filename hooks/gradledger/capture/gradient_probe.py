@@ -47,12 +47,14 @@ class GradientProbe:
     """Copies coordinates of the gradients of a few parameters.
 
     It caches views of the gradients, so that a copy is one call while the gradients are the same
-    tensors. A view shares its gradient's memory: as soon as the script drops one of the gradients,
-    the probe drops all views. Of sparse gradients, which get new entries in place, it has none.
+    tensors, in the same memory: ``grad.data = ...`` moves one. A view shares its gradient's memory:
+    as soon as the script drops one of the gradients, the probe drops all views. Of sparse
+    gradients, which get new entries in place, it has none.
     """
 
     def __init__(self) -> None:
         self._gradient_ids: list[int] = []
+        self._addresses: list[int] = []  # of their values; see ``_address``
         self._references: list[weakref.ref[Any]] = []
         self._views: list[torch.Tensor] = []
         self.keeps_freed = False  # read the coordinates when the first gradient is freed
@@ -63,17 +65,24 @@ class GradientProbe:
         self.freed = None
         gradients = [g for g in (p.grad for p in parameters) if g is not None]
         ids = list(map(id, gradients))
-        if ids != self._gradient_ids:
+        if ids != self._gradient_ids or self._moved(gradients):
             if any(gradient.layout is torch.sparse_coo for gradient in gradients):
                 self.release()
                 return copy_coordinates(list(map(_weighted_rows, gradients)))
             self._references = [weakref.ref(gradient, self._freed) for gradient in gradients]
             self._gradient_ids, self._views = ids, _views(gradients, COORDINATES)
+            self._addresses = list(map(_address, gradients))
         return _copy_views(self._views)
 
     def release(self) -> None:
         """Drop the views."""
         self._gradient_ids, self._references, self._views = [], [], []
+
+    def _moved(self, gradients: list[Any]) -> bool:
+        return any(
+            address and gradient.data_ptr() != address
+            for gradient, address in zip(gradients, self._addresses, strict=True)
+        )
 
     def _freed(self, reference: weakref.ref[Any]) -> None:
         """A gradient was freed. It may be one whose view was dropped before."""
@@ -82,6 +91,12 @@ class GradientProbe:
                 with guard.fail_open("the sample of a freed gradient"), isolated():
                     self.freed = None if capturing() else _copy_views(self._views)
             self.release()
+
+
+def _address(gradient: Any) -> int:
+    """Where its values are; 0 if it is a tensor that need not have an address."""
+    ordinary = type(gradient) is torch.Tensor and gradient.layout is torch.strided
+    return gradient.data_ptr() if ordinary and is_plain(gradient) else 0
 
 
 def _weighted_rows(gradient: Any) -> Any:

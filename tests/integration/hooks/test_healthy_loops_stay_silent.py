@@ -41,6 +41,19 @@ def test_gradients_scaled_after_backward_make_a_sum_right() -> None:
     )
 
 
+def test_gradients_may_move_to_other_memory_when_they_are_divided() -> None:
+    """``grad.data = ...`` replaces the values of a gradient that stays the same object."""
+
+    def divide(model: nn.Module, window: Batches) -> None:
+        for parameter in model.parameters():
+            assert parameter.grad is not None
+            parameter.grad.data = parameter.grad.data / len(window)
+
+    recorded = train(lambda m, b, w: cross_entropy(m, b), windows(6, lengths=EQUAL), None, divide)
+    assert answer(recorded) == ({}, "balanced")
+    assert [f.record.post_factor for f in recorded.facts()] == pytest.approx([1 / 4] * 6)
+
+
 @pytest.mark.parametrize(
     ("share", "verdict"), [(0.25, "incomplete"), (1.0, "balanced")], ids=["divides", "limits"]
 )
