@@ -525,6 +525,38 @@ def test_a_sum_over_ranks_of_means_is_named_beside_a_wrong_division_by_k(rest: f
     assert of("sum", before(of("sum").objective.ledger.balance)).pattern == "world"  # type: ignore[union-attr]
 
 
+def of_two_ranks(factor: float, weight: float, k: int = 4) -> StepFacts:
+    """A loop that multiplies the sum of two ranks' gradients, of means in K micro-batches."""
+    left = [[1.0, -2.0, 0.5], [3.0, 1.0, -0.25]]
+    total = [factor * sum(column) for column in zip(*left, strict=True)]
+    fields: dict[str, Any] = {"post_factor": None, "sync": "unknown", "collectives_after": 3}
+    ranks = (record([term(10, weight)] * k, samples=Samples(x, total), **fields) for x in left)
+    return facts(*ranks)
+
+
+@pytest.mark.parametrize(
+    ("factor", "weight", "k", "balance", "of_k", "right"),
+    [
+        (1 / 4, 1 / 10, 4, 2, "", "0.125"),  # K divides the sum over the ranks, and R does not
+        (1 / 4, 1 / 10, 8, 4, ", and one of K = 8", "0.0625"),  # R divides twice, K never
+        (1.0, 1 / 10, 4, 8, ", and one of K = 4", "0.125"),
+        (1.0, 1 / 160, 4, 1 / 2, ", and one of K = 4", "2"),
+    ],
+)
+def test_a_sum_over_ranks_is_as_much_too_large_as_its_balance_states(
+    factor: float, weight: float, k: int, balance: float, of_k: str, right: str
+) -> None:
+    finding = judged([of_two_ranks(factor, weight, k)]).findings[0]
+    times, size = max(balance, 1 / balance), "large" if balance > 1 else "small"
+    assert finding.rule == "reduction.world_size"
+    assert finding.title == (
+        f"The gradient is {times:g} times too {size}: a factor of the world size{of_k}"
+    )
+    assert f"the right factor for this loss is {right}." in finding.summary
+    assert finding.evidence["factor"] == pytest.approx(balance)
+    assert finding.evidence["balance"] == pytest.approx(balance)
+
+
 def test_a_penalty_that_every_rank_adds_is_named_where_its_coefficient_shows_it() -> None:
     def of(
         total: float,

@@ -198,7 +198,8 @@ def _by_ranks(
         return Diagnosis("world", objective=objective, ratio=round(balance, 6))
     excess = excess_of_combination(facts)
     if excess is not None and _is_off_by(excess, facts, objective, balance, past):
-        return Diagnosis("world", objective=objective, ratio=excess)
+        # 1/K = 1/R**2 divides a sum of means: nothing divides it by R
+        return Diagnosis("world", objective=objective, ratio=ranks if near(ranks) else excess)
     if not (facts.averaged and facts.divisor is None and near(ranks)):
         return None
     k = facts.micro_batches_of(objective)

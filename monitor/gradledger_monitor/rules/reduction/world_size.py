@@ -190,7 +190,7 @@ class WorldSize(Rule):
             return OK
         if window.balance.pattern == "world_or_weight":
             return _ambiguous(window, ranks)
-        excess = float(window.balance.ratio)
+        excess, of_k = _excess(window)
         size = "small" if excess < 1 else "large"
         loop_factor = window.facts.all_reduce_factor
         times = significant(max(excess, 1 / excess))
@@ -198,7 +198,7 @@ class WorldSize(Rule):
             return _not_added_up(window, excess)
         return finding(
             "warning",
-            f"The gradient is {times} times too {size}: a factor of the world size",
+            f"The gradient is {times} times too {size}: a factor of the world size{of_k}",
             f"The balance over {ranks} ranks is {significant(balance(window))}{_cause(window)}. "
             f"{constant_factor_effect(excess, window.facts)}.",
             _fix(window) if loop_factor is None else _fix_by_hand(window, loop_factor),
@@ -208,6 +208,17 @@ class WorldSize(Rule):
             loop_factor=None if loop_factor is None else round(loop_factor, 6),
             divisor=window.facts.divisor,
         )
+
+
+def _excess(window: Window) -> tuple[float, str]:
+    """By how much the gradient is too large, and what shows in it besides the world size.
+
+    It is the ratio of the diagnosis, or that and a wrong division by K (``is_off_by``).
+    """
+    of_ranks, whole = float(window.balance.ratio), factor(window)
+    if Near(whole, window.facts.tolerance)(of_ranks):
+        return of_ranks, ""
+    return whole, f", and one of K = {window.facts.micro_batches_of(window.balance.objective)}"
 
 
 def _steps_alone(facts: StepFacts) -> bool:
@@ -382,7 +393,7 @@ def _groups(facts: StepFacts) -> int:
 
 
 def _cause(window: Window) -> str:
-    loop_factor, excess = window.facts.all_reduce_factor, window.balance.ratio
+    loop_factor, (excess, _) = window.facts.all_reduce_factor, _excess(window)
     groups = _groups(window.facts)
     if loop_factor is not None and groups:
         wrapper = "FSDP2" if window.facts.record.wrapper == "fsdp2" else "DDP"
