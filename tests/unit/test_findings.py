@@ -224,6 +224,18 @@ def windows(measured: str) -> list[StepFacts]:
     ]
 
 
+def test_a_window_that_one_of_the_ranks_measures_counts_although_the_first_has_no_backward() -> (
+    None
+):
+    """The first rank runs out of batches, and goes on with gradients of zeros."""
+    both = [facts(record(RIGHT, n), record(RIGHT, n)) for n in range(1, 5)]
+    other = facts(record([], 5), record(RIGHT, 5))
+    coverage = judged([*both, other]).coverage["reduction.token_weights_unequal"]
+    assert coverage.endswith(
+        "not measured in 1 of 5 windows (rank 0: no backward added to the gradients of this window)"
+    )
+
+
 @pytest.mark.parametrize(
     ("measured", "reason"),
     [

@@ -8,9 +8,9 @@ import msgspec
 
 from gradledger_monitor.evaluation.rule_outcomes import RuleOutcomes, failed, missed
 from gradledger_monitor.evaluation.snapshot_codec import MeasuredWindows, RuleEvaluationState
-from gradledger_monitor.ingest.schema import StepRecord
 from gradledger_monitor.model.findings import EvaluationResult, Outcome
 from gradledger_monitor.model.inactivity import Inactivity
+from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules import state as rule_state
 from gradledger_monitor.rules.balance.history import ONE_MORE
 from gradledger_monitor.rules.rule import Precondition, Rule, Window, about_steps, counted
@@ -31,10 +31,10 @@ class RuleEvaluation(RuleOutcomes):
         self.last_outcome: Outcome | None = None  # of the last window
         self.windows = MeasuredWindows(0, 0, 0, "")
 
-    def count(self, outcome: Outcome, record: StepRecord) -> None:
+    def count(self, outcome: Outcome, facts: StepFacts) -> None:
         """Count a window. One that applies nothing, or that a later one explains, is neither
         measured nor not."""
-        windows = self.windows
+        windows, record = self.windows, facts.record
         if outcome.status in ("ok", "finding"):
             windows.measured += 1
             windows.latest = 0
@@ -42,7 +42,7 @@ class RuleEvaluation(RuleOutcomes):
             outcome.status == "not_measured"
             and outcome.reason != ONE_MORE
             and not record.skipped
-            and record.micro_batches
+            and any(r.micro_batches for r in facts.records.values())
             and record.norm != 0  # a step without a gradient changes nothing
         ):
             windows.unmeasured += 1
@@ -170,7 +170,7 @@ def evaluate_window(group: RuleGroup, window: Window) -> None:
             except Exception as error:
                 outcome = failed(error)
         if evaluation.counts_windows:
-            evaluation.count(outcome, window.facts.record)
+            evaluation.count(outcome, window.facts)
         # A repeated outcome changes nothing else, unless it counts towards the end of a finding.
         if outcome is not evaluation.last_outcome or evaluation.last_finding is not None:
             evaluation.fold(window.facts.step, outcome)
