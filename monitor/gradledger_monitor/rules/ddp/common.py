@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from gradledger_monitor.ingest.schema import MicroBatch, StepRecord
@@ -50,6 +51,12 @@ def may_be_divided(facts: StepFacts) -> bool:
         return True
     losses = [[number(m.loss) for _, m in applied] for applied in ranks]
     return all(each == losses[0] for each in losses)
+
+
+def finite_values(facts: StepFacts, name: str) -> list[float]:
+    """A number of the record of each rank, where it is known and finite."""
+    values = [number(getattr(record, name)) for record in facts.records.values()]
+    return [v for v in values if v is not None and math.isfinite(v)]
 
 
 def norms_differ(facts: StepFacts) -> bool:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Mapping
 
 from gradledger_monitor.model.clipping import clipping_of_window
 from gradledger_monitor.model.findings import Doubt, Outcome, Status
@@ -15,8 +14,9 @@ from gradledger_monitor.model.ranks.manual_all_reduce import (
 )
 from gradledger_monitor.model.ranks.topology import NORMALISED
 from gradledger_monitor.model.step_facts import StepFacts
-from gradledger_monitor.rules.ddp.common import SEVERAL_RANKS, may_be_divided
-from gradledger_monitor.rules.ddp.groups_apart import GroupsApart, shown
+from gradledger_monitor.rules.ddp import drift_texts as texts
+from gradledger_monitor.rules.ddp.common import SEVERAL_RANKS, finite_values, may_be_divided
+from gradledger_monitor.rules.ddp.groups_apart import GroupsApart
 from gradledger_monitor.rules.ddp.model_averages import (
     AVERAGED,
     EQUALISED,
@@ -32,7 +32,6 @@ from gradledger_monitor.rules.ddp.trained_apart import (
     OF_ALL_TOKENS,
 )
 from gradledger_monitor.rules.definition import DEFAULTS, Parameter
-from gradledger_monitor.rules.number_text import significant
 from gradledger_monitor.rules.rule import (
     OK,
     Rule,
@@ -44,43 +43,6 @@ from gradledger_monitor.rules.rule import (
     ok,
 )
 from gradledger_monitor.rules.state import declare
-
-APART = "The replicas differ between the ranks"
-
-FIX = """\
-class Everything(nn.Module):            # put all trained parameters into one module
-    ...
-# after the last module is added, and after any requires_grad_(True); else wrap it again:
-model = DistributedDataParallel(Everything())
-optimizer = make_optimizer(model.parameters())   # over the wrapper's parameters"""
-
-FIX_APART = """\
-# Between backward and step, do the same on every rank: no_sync(), the factor on the gradients, the
-# limit of clipping and the learning rate must not depend on the rank."""
-
-FIX_IGNORED = """\
-for parameter in ignored:               # the ignored_params of fully_shard, after the last backward
-    dist.all_reduce(parameter.grad, op=dist.ReduceOp.AVG)    # gloo: sum, then divide by the ranks
-optimizer.step()"""
-
-FIX_BY_HAND = """\
-for parameter in model.parameters():    # all that are trained, after the last backward of a window
-    dist.all_reduce(parameter.grad)     # over all ranks
-    parameter.grad *= factor            # the same number on all ranks
-optimizer.step()                        # at the same learning rate on all ranks"""
-
-FIX_COPIES = """\
-dist.all_reduce(flat)                   # a copy of all gradients
-flat /= dist.get_world_size()
-parts = flat.split([parameter.grad.numel() for parameter in parameters])
-for parameter, part in zip(parameters, parts):
-    parameter.grad.copy_(part.view_as(parameter.grad))
-optimizer.step()                        # on what was copied back"""
-
-FIX_START = """\
-with torch.no_grad():                   # before the first step
-    for tensor in [*model.parameters(), *model.buffers()]:
-        dist.broadcast(tensor, src=0)"""
 
 
 class ReplicaDrift(Rule):
@@ -194,7 +156,7 @@ class ReplicaDrift(Rule):
     def _under_ddp(self, facts: StepFacts) -> Outcome:
         record = facts.record
         outside = record.outside or 0
-        norms, rates = _values(facts, "norm"), _values(facts, "lr")
+        norms, rates = finite_values(facts, "norm"), finite_values(facts, "lr")
         if "replica" in record.missing:
             return not_measured(record.missing["replica"])
         averaged = record.sync == "averaged"
@@ -207,7 +169,7 @@ class ReplicaDrift(Rule):
         if record.collectives_after and not drifted:  # what these do was not observed
             return self._groups.unknown() or OK
         norms_differ = averaged and differ_by(norms, facts.tolerance)
-        apart = drifted or differ_by(_values(facts, "parameters"), SAME)
+        apart = drifted or differ_by(finite_values(facts, "parameters"), SAME)
         if outside and len(norms) == len(facts.records) and not (norms_differ or apart):
             outside = 0  # hooks of the script may combine their gradients in backward
         if not (outside or norms_differ or apart or differ_by(rates, SAME)):
@@ -216,9 +178,11 @@ class ReplicaDrift(Rule):
             "error",
             f"Trained outside the DDP wrapper: {counted(outside, 'parameter')}"
             if outside
-            else APART,
-            _outside(outside) if outside else _differences(norms_differ, apart, norms, rates),
-            FIX if outside else FIX_APART,
+            else texts.APART,
+            texts.outside(outside)
+            if outside
+            else texts.differences(norms_differ, apart, norms, rates),
+            texts.FIX if outside else texts.FIX_APART,
             outside=outside,
             norms=norms[:16],
             parameters_differ=apart,
@@ -240,8 +204,8 @@ class ReplicaDrift(Rule):
             f"Ignored by FSDP2, and not synchronised: {counted(ignored, 'parameter')}",
             f"FSDP2 does not reduce the gradients of {counted(ignored, 'parameter')} that it "
             "ignores, and the loop does not either. Each rank updates its own copy: they were "
-            f"equal at first, and {_share(drifted, ignored)} now.",
-            FIX_IGNORED,
+            f"equal at first, and {texts.share(drifted, ignored)} now.",
+            texts.FIX_IGNORED,
             outside=ignored,
             parameters=listed(drifted)[:16],
         )
@@ -262,9 +226,9 @@ class ReplicaDrift(Rule):
             f"Trained outside the DDP wrapper: {counted(replicas.total, 'parameter')}",
             f"In the last {counted(self._beside, 'window')}, DDP synchronised the gradients of "
             "other parameters, and none of this optimizer's, which no wrapper holds. "
-            f"{_share(replicas.drifted, replicas.total)} between the ranks, and were equal at "
+            f"{texts.share(replicas.drifted, replicas.total)} between the ranks, and were equal at "
             "first. If each rank is meant to train its own, this is intended.",
-            FIX,
+            texts.FIX,
             outside=replicas.total,
             parameters=listed(replicas.drifted)[:16],
         )
@@ -282,9 +246,9 @@ class ReplicaDrift(Rule):
         self._combined |= combined.is_known
         self._in_groups = self._in_groups + 1 if combined.groups else 0
         if facts.step == 1 and combined.is_known:
-            self._started_apart = differ_by(_values(facts, "parameters"), SAME)
+            self._started_apart = differ_by(finite_values(facts, "parameters"), SAME)
         if replicas.left_out:
-            return not_measured(_not_averaged(replicas.left_out, replicas.total))
+            return not_measured(texts.not_averaged(replicas.left_out, replicas.total))
         if replicas.equal_again:
             return self._of_averages("ok", EQUALISED)
         if not replicas.apart and not combined.scales:
@@ -310,8 +274,8 @@ class ReplicaDrift(Rule):
             parameters_total=replicas.total,
             groups=[list(group) for group in combined.groups[:16]],
             scales=list(combined.scales[:16]),
-            norms=_values(facts, "norm")[:16],
-            learning_rates=_values(facts, "lr")[:16],
+            norms=finite_values(facts, "norm")[:16],
+            learning_rates=finite_values(facts, "lr")[:16],
         )
 
     def _alone(self, facts: StepFacts) -> Outcome:
@@ -341,7 +305,7 @@ class ReplicaDrift(Rule):
         """The ranks average their models: that they trained apart until then was intended."""
         replicas, averages = self._replicas, self._averages
         if replicas.left_out:
-            status, reason = "not_measured", _not_averaged(replicas.left_out, replicas.total)
+            status, reason = "not_measured", texts.not_averaged(replicas.left_out, replicas.total)
             if not (averages.shown or averages.mixed):
                 return not_measured(reason)
         return averages.outcome(status, reason, self._reported_apart, self._reported_other)
@@ -353,11 +317,11 @@ class ReplicaDrift(Rule):
             "What the ranks all-reduce is not what they step on",
             f"In the last {counted(self._copies, 'window')}, the loop all-reduced as many numbers "
             "before the step as the gradients have, but each rank stepped on the gradients that it "
-            f"computed. {_share(replicas.drifted, replicas.total)} between the "
+            f"computed. {texts.share(replicas.drifted, replicas.total)} between the "
             "ranks, and were equal at first. A copy of the gradients that is not copied back does "
             "this. If it is for a log, and each rank is meant to train its own model, or the "
             "ranks average their models later, it is intended.",
-            FIX_COPIES,
+            texts.FIX_COPIES,
             windows=self._copies,
             parameters=listed(replicas.drifted)[:16],
             parameters_total=replicas.total,
@@ -366,40 +330,34 @@ class ReplicaDrift(Rule):
     def _difference(self, facts: StepFacts, combined: ManualAllReduce) -> tuple[str, str, str]:
         """Title, summary and fix."""
         replicas = self._replicas
-        differ = f"{_share(replicas.apart, replicas.total)} between the ranks"
+        differ = f"{texts.share(replicas.apart, replicas.total)} between the ranks"
         if combined.scales:
-            return _scaled(combined.scales)
+            return texts.scaled(combined.scales)
         if combined.groups:
-            return _grouped(combined.groups, self._in_groups)
+            return texts.grouped(combined.groups, self._in_groups)
         if combined.early:
             return (
-                APART,
+                texts.APART,
                 f"{differ}: the gradients of the micro-batches after the all-reduce stay on their "
                 "rank.",
-                FIX_BY_HAND,
+                texts.FIX_BY_HAND,
             )
         if self._started_apart:
             return (
                 "The replicas start from different weights",
                 f"{differ}, and the ranks differed before the first step. They combine gradients "
                 "of different models.",
-                FIX_START,
+                texts.FIX_START,
             )
         if combined.partly or norms_differ(facts.records.values()):
-            return _left_out(replicas, _clipped_differently(facts))
+            return texts.left_out(replicas, _clipped_differently(facts))
         return (
-            APART,
+            texts.APART,
             f"{differ}, although the gradients of this step were combined: an earlier step was "
-            f"different on each rank, or something else changes the parameters{_rates(facts)}.",
-            FIX_BY_HAND,
+            "different on each rank, or something else changes the "
+            f"parameters{texts.rates(facts)}.",
+            texts.FIX_BY_HAND,
         )
-
-
-def _not_averaged(parameters: Sized, total: int) -> str:
-    return (
-        f"the ranks average their parameters, and {_share(parameters, total)} afterwards: whether "
-        "each rank is meant to keep its own is not known"
-    )
 
 
 def _synced_beside(facts: StepFacts) -> bool:
@@ -412,89 +370,5 @@ def _synced_beside(facts: StepFacts) -> bool:
     )
 
 
-def _scaled(scales: Sequence[float]) -> tuple[str, str, str]:
-    numbers = ", ".join(map(significant, scales[:8]))
-    return (
-        "Each rank scales the combined gradient by its own number",
-        "The ranks combine their gradients, and multiply the result by different numbers: relative "
-        f"to the first rank, by {numbers}. The replicas drift apart.",
-        FIX_BY_HAND,
-    )
-
-
-def _grouped(groups: Sequence[Sequence[int]], windows: int) -> tuple[str, str, str]:
-    return (
-        f"Gradients are combined in {counted(len(groups), 'group')} of ranks, not over all",
-        f"For {counted(windows, 'window')}, the ranks have stepped on different gradients, by "
-        f"group: {shown(groups)}. They started from equal parameters, which differ now, so each "
-        "group trains another model. If the groups average their parameters later, it is intended.",
-        FIX_BY_HAND,
-    )
-
-
-def _left_out(replicas: Replicas, all_drift: bool) -> tuple[str, str, str]:
-    """``all_drift``: what was combined drifts, too."""
-    parameters = replicas.drifted
-    differ = f"{_share(parameters, replicas.total)} between the ranks"
-    start = "The ranks combine gradients, and yet step on different ones"
-    if all_drift or len(parameters) == replicas.total:
-        causes = (
-            "An all-reduce that leaves out some gradients does this before they are clipped by "
-            "norm; so does a step that does not wait for an asynchronous all-reduce"
-        )
-        return start, f"{differ}, and were equal at first. {causes}.", FIX_BY_HAND
-    shapes = "; ".join(listed(parameters)[:4]) + ("; ..." if len(parameters) > 4 else "")
-    within = ""
-    if replicas.groups:
-        title = f"Not combined over all ranks: {counted(len(parameters), 'parameter')}"
-        within = f" Within these groups of ranks they are equal: {shown(replicas.groups)}."
-    else:
-        title = f"Left out of the all-reduce: {counted(len(parameters), 'parameter')}"
-    return (
-        title,
-        f"{start}. {differ}, and were equal at first (number and shape: {shapes}).{within}",
-        FIX_BY_HAND,
-    )
-
-
 def _clipped_differently(facts: StepFacts) -> bool:
     return differ_by([clipping_of_window(r) for r in facts.records.values()], SAME)
-
-
-def _share(parameters: Sized, total: int) -> str:
-    verb = "differs" if len(parameters) == 1 else "differ"
-    return f"{len(parameters):,} of {counted(total, 'parameter')} {verb}"
-
-
-def _rates(facts: StepFacts) -> str:
-    rates = _values(facts, "lr")
-    if not differ_by(rates, SAME):
-        return ""
-    return f". The learning rates are {significant(min(rates))} to {significant(max(rates))}"
-
-
-def _values(facts: StepFacts, name: str) -> list[float]:
-    values = [number(getattr(record, name)) for record in facts.records.values()]
-    return [v for v in values if v is not None and math.isfinite(v)]
-
-
-def _outside(parameters: int) -> str:
-    return (
-        f"The optimizer steps {counted(parameters, 'parameter')} that the DDP wrapper does not "
-        "synchronise: they are not part of its model, were added to it after it was wrapped, or "
-        "did not require gradients then. So each rank updates them differently."
-    )
-
-
-def _differences(norms_differ: bool, drifted: bool, norms: list[float], rates: list[float]) -> str:
-    differences = []
-    if norms_differ:
-        differences.append(
-            f"after the all-reduce the gradient norms are {min(norms):.6g} to {max(norms):.6g}"
-        )
-    if drifted:
-        differences.append("the sampled parameters are not equal")
-    if differ_by(rates, SAME):
-        ends = f"{significant(min(rates))} to {significant(max(rates))}"
-        differences.append(f"the learning rates are {ends}")
-    return f"The ranks do not train the same model: {'; '.join(differences)}."

@@ -1,0 +1,136 @@
+"""What findings on replicas that differ state: titles, summaries and fixes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Sized
+
+from gradledger_monitor.model.step_facts import StepFacts
+from gradledger_monitor.rules.ddp.common import finite_values
+from gradledger_monitor.rules.ddp.groups_apart import shown
+from gradledger_monitor.rules.ddp.replicas import SAME, Replicas, differ_by, listed
+from gradledger_monitor.rules.number_text import significant
+from gradledger_monitor.rules.rule import counted
+
+APART = "The replicas differ between the ranks"
+
+FIX = """\
+class Everything(nn.Module):            # put all trained parameters into one module
+    ...
+# after the last module is added, and after any requires_grad_(True); else wrap it again:
+model = DistributedDataParallel(Everything())
+optimizer = make_optimizer(model.parameters())   # over the wrapper's parameters"""
+
+FIX_APART = """\
+# Between backward and step, do the same on every rank: no_sync(), the factor on the gradients, the
+# limit of clipping and the learning rate must not depend on the rank."""
+
+FIX_IGNORED = """\
+for parameter in ignored:               # the ignored_params of fully_shard, after the last backward
+    dist.all_reduce(parameter.grad, op=dist.ReduceOp.AVG)    # gloo: sum, then divide by the ranks
+optimizer.step()"""
+
+FIX_BY_HAND = """\
+for parameter in model.parameters():    # all that are trained, after the last backward of a window
+    dist.all_reduce(parameter.grad)     # over all ranks
+    parameter.grad *= factor            # the same number on all ranks
+optimizer.step()                        # at the same learning rate on all ranks"""
+
+FIX_COPIES = """\
+dist.all_reduce(flat)                   # a copy of all gradients
+flat /= dist.get_world_size()
+parts = flat.split([parameter.grad.numel() for parameter in parameters])
+for parameter, part in zip(parameters, parts):
+    parameter.grad.copy_(part.view_as(parameter.grad))
+optimizer.step()                        # on what was copied back"""
+
+FIX_START = """\
+with torch.no_grad():                   # before the first step
+    for tensor in [*model.parameters(), *model.buffers()]:
+        dist.broadcast(tensor, src=0)"""
+
+
+def not_averaged(parameters: Sized, total: int) -> str:
+    return (
+        f"the ranks average their parameters, and {share(parameters, total)} afterwards: whether "
+        "each rank is meant to keep its own is not known"
+    )
+
+
+def scaled(scales: Sequence[float]) -> tuple[str, str, str]:
+    numbers = ", ".join(map(significant, scales[:8]))
+    return (
+        "Each rank scales the combined gradient by its own number",
+        "The ranks combine their gradients, and multiply the result by different numbers: relative "
+        f"to the first rank, by {numbers}. The replicas drift apart.",
+        FIX_BY_HAND,
+    )
+
+
+def grouped(groups: Sequence[Sequence[int]], windows: int) -> tuple[str, str, str]:
+    return (
+        f"Gradients are combined in {counted(len(groups), 'group')} of ranks, not over all",
+        f"For {counted(windows, 'window')}, the ranks have stepped on different gradients, by "
+        f"group: {shown(groups)}. They started from equal parameters, which differ now, so each "
+        "group trains another model. If the groups average their parameters later, it is intended.",
+        FIX_BY_HAND,
+    )
+
+
+def left_out(replicas: Replicas, all_drift: bool) -> tuple[str, str, str]:
+    """``all_drift``: what was combined drifts, too."""
+    parameters = replicas.drifted
+    differ = f"{share(parameters, replicas.total)} between the ranks"
+    start = "The ranks combine gradients, and yet step on different ones"
+    if all_drift or len(parameters) == replicas.total:
+        causes = (
+            "An all-reduce that leaves out some gradients does this before they are clipped by "
+            "norm; so does a step that does not wait for an asynchronous all-reduce"
+        )
+        return start, f"{differ}, and were equal at first. {causes}.", FIX_BY_HAND
+    shapes = "; ".join(listed(parameters)[:4]) + ("; ..." if len(parameters) > 4 else "")
+    within = ""
+    if replicas.groups:
+        title = f"Not combined over all ranks: {counted(len(parameters), 'parameter')}"
+        within = f" Within these groups of ranks they are equal: {shown(replicas.groups)}."
+    else:
+        title = f"Left out of the all-reduce: {counted(len(parameters), 'parameter')}"
+    return (
+        title,
+        f"{start}. {differ}, and were equal at first (number and shape: {shapes}).{within}",
+        FIX_BY_HAND,
+    )
+
+
+def share(parameters: Sized, total: int) -> str:
+    verb = "differs" if len(parameters) == 1 else "differ"
+    return f"{len(parameters):,} of {counted(total, 'parameter')} {verb}"
+
+
+def rates(facts: StepFacts) -> str:
+    of_ranks = finite_values(facts, "lr")
+    if not differ_by(of_ranks, SAME):
+        return ""
+    ends = f"{significant(min(of_ranks))} to {significant(max(of_ranks))}"
+    return f". The learning rates are {ends}"
+
+
+def outside(parameters: int) -> str:
+    return (
+        f"The optimizer steps {counted(parameters, 'parameter')} that the DDP wrapper does not "
+        "synchronise: they are not part of its model, were added to it after it was wrapped, or "
+        "did not require gradients then. So each rank updates them differently."
+    )
+
+
+def differences(norms_differ: bool, drifted: bool, norms: list[float], rates: list[float]) -> str:
+    differences = []
+    if norms_differ:
+        differences.append(
+            f"after the all-reduce the gradient norms are {min(norms):.6g} to {max(norms):.6g}"
+        )
+    if drifted:
+        differences.append("the sampled parameters are not equal")
+    if differ_by(rates, SAME):
+        ends = f"{significant(min(rates))} to {significant(max(rates))}"
+        differences.append(f"the learning rates are {ends}")
+    return f"The ranks do not train the same model: {'; '.join(differences)}."
