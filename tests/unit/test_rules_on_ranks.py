@@ -80,8 +80,20 @@ def test_a_window_of_two_that_is_synchronised_twice_reports_its_cost() -> None:
     )
     assert (finding.evidence["wasted"], finding.evidence["wasted_bytes"]) == (1, 3_000_000)
     unknown = finding_of(TOO_OFTEN, *[rank("sync", "sync")] * 2)
-    assert unknown is not None and unknown.evidence["wasted_bytes"] == 0
+    assert unknown is not None and unknown.evidence["wasted_bytes"] is None
     assert unknown.evidence["backward_ms"] == [0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "fix"), [("ddp", "model.no_sync()"), ("fsdp2", "model.set_requires_gradient_sync(")]
+)
+def test_the_fix_of_too_many_synchronisations_is_that_of_the_wrapper(
+    wrapper: Any, fix: str
+) -> None:
+    twice = rank("sync", "sync")
+    twice.wrapper = wrapper
+    finding = finding_of(TOO_OFTEN, twice, twice)
+    assert finding is not None and fix in finding.fix
 
 
 def test_optimizers_that_share_backwards_have_one_finding_between_them() -> None:

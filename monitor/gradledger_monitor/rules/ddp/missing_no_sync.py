@@ -6,7 +6,7 @@ from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.ranks.manual_all_reduce import ManualAllReduce
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.ddp.common import SEVERAL_RANKS, synced
-from gradledger_monitor.rules.ddp.wrong_microbatch_synced import FIX_BY_HAND
+from gradledger_monitor.rules.ddp.wrong_microbatch_synced import FIX_BY_HAND, FIX_FSDP2
 from gradledger_monitor.rules.number_text import data_size, significant
 from gradledger_monitor.rules.rule import OK, Rule, Window, counted, finding, not_measured, ok
 
@@ -79,7 +79,7 @@ class MissingNoSync(Rule):
         wasted = len(set(synchronised[:-1]) - claimed)  # another optimizer has the rest
         if not wasted:
             return ok("another optimizer has stepped on what was synchronised before the last")
-        moved = (record.sync_bytes or 0) * wasted
+        moved = None if record.sync_bytes is None else record.sync_bytes * wasted
         sharded = record.wrapper != "ddp"
         separate = facts.separate_losses or facts.may_be_separate_losses
         accumulates = not separate and facts.micro_batches_of(facts.objective) > 1
@@ -89,7 +89,7 @@ class MissingNoSync(Rule):
             f"{counted(wasted, 'gradient synchronisation')} per step can be avoided"
             f"{_volume(facts, moved)}. {_effect(facts)}"
             + (" Under FSDP it saves memory, so it may be intended." if sharded else ""),
-            FIX,
+            FIX_FSDP2 if record.wrapper == "fsdp2" else FIX,
             synchronisations=len(synchronised),
             wasted=wasted,
             wasted_bytes=moved,
@@ -135,7 +135,7 @@ def _by_hand(facts: StepFacts, all_reduce: ManualAllReduce) -> Outcome:
     )
 
 
-def _volume(facts: StepFacts, moved: int) -> str:
+def _volume(facts: StepFacts, moved: int | None) -> str:
     of_one = " of this optimizer's gradients" if len(facts.run.optimizers) > 1 else ""
     return f", {data_size(moved)}{of_one} per rank" if moved else ""
 
