@@ -44,6 +44,44 @@ def test_one_factor_over_all_coordinates_is_found(factor: float) -> None:
     assert (merged.ledger.tokens, merged.ledger.balance) == pytest.approx((20, 2 * factor))
 
 
+def test_what_hooks_of_the_last_backward_left_proves_nothing_of_the_gradients_before_them() -> None:
+    """They divide each gradient, and the all-reduce that they begin may have ended or not."""
+
+    def of(**more: Any) -> StepFacts:
+        merged = step(SUM, SUM)
+        sent = [record([term(10, 1 / 10)], samples=Samples(x, SUM), **more) for x in LEFT]
+        for each in sent:
+            each.post_factor, each.sync, each.micro_batches[-1].collectives = None, "unknown", 5
+        return facts(*sent) if more else merged
+
+    assert of().all_reduce_factor == pytest.approx(1)
+    first = of(before_hooks=False)
+    assert first.all_reduce_factor is None
+    assert "how the ranks' gradients were combined was not seen" in str(first.unmeasured)
+    assert of(before_hooks=True).all_reduce_factor == pytest.approx(1)
+
+
+def test_the_fix_of_a_comm_hook_is_in_the_hook() -> None:
+    by_hand, by_hook = (
+        next(f for f in judged([step(SUM, SUM, **more)]).findings)
+        for more in ({}, {"wrapper": "ddp", "before_hooks": True})
+    )
+    assert by_hand.rule == by_hook.rule == "reduction.world_size"
+    assert "dist.all_reduce(p.grad)" in by_hand.fix
+    assert "comm hook of DDP" in by_hook.fix and "p.grad" not in by_hook.fix
+
+
+@pytest.mark.parametrize(("factor", "excess"), [(1 / 2, 2), (1 / 3, None), (1 / 4, None)])
+def test_a_sum_that_the_ranks_of_a_node_divide_is_too_large(
+    factor: float, excess: float | None
+) -> None:
+    left = ([1.0, -2.0, 0.5], [3.0, 1.0, -0.25], [0.5, 0.5, 0.5], [2.0, 1.0, 3.0])
+    applied = [factor * sum(column) for column in zip(*left, strict=True)]
+    findings = judged([step(*[applied] * 4, left=left)]).findings
+    named = [f.evidence["factor"] for f in findings if f.rule == "reduction.world_size"]
+    assert named == ([] if excess is None else [excess])
+
+
 TIED = ([1.0, -2.0, 0.5, 2.0, 3.0, -1.0], [3.0, 1.0, -0.25, 1.0, 0.5, 4.0])
 
 
@@ -77,7 +115,7 @@ def test_parameters_that_are_added_up_twice_are_named(
         (
             (scaled(1), scaled(2)),
             LEFT,
-            "the ranks' gradients differ when the parameters are updated",
+            "the ranks step on different gradients, or each on other parameters",
         ),
         (([*SUM[:2], 1.0, 0.0],) * 2, LEFT, "were combined, but not as a sum"),
         (([0.0] * 4,) * 2, LEFT, "were combined, but not as a sum"),
@@ -192,7 +230,8 @@ def test_ranks_that_scale_what_is_added_up_outside_grad_differently_are_named() 
     merged = moved(scaled(0.5), scaled(0.25))
     assert merged.all_reduce is not None and merged.all_reduce.scales == (1.0, 0.5)
     assert (
-        merged.unmeasured == "rank 0: the ranks' gradients differ when the parameters are updated"
+        merged.unmeasured
+        == "rank 0: the ranks step on different gradients, or each on other parameters"
     )
 
 
@@ -271,7 +310,8 @@ def test_groups_of_ranks_are_found_also_if_each_rank_scales_its_sum() -> None:
     merged = step(first, first, second, second, left=FOUR)
     assert merged.all_reduce is not None and merged.all_reduce.groups == ((0, 1), (2, 3))
     assert (
-        merged.unmeasured == "rank 0: the ranks' gradients differ when the parameters are updated"
+        merged.unmeasured
+        == "rank 0: the ranks step on different gradients, or each on other parameters"
     )
     doubled = [2 * value for value in second]
     merged = step(first, first, second, doubled, left=FOUR)

@@ -37,3 +37,16 @@ def test_a_small_outer_rate_may_stand_for_the_division(lr: float, named: bool) -
 def test_equal_models_and_weighted_averages_are_not_judged() -> None:
     assert RULE not in accused(judged([step(1, own=(OWN[0], OWN[0]))]))
     assert RULE not in accused(judged([step(0.8)]))
+
+
+@pytest.mark.parametrize(
+    ("factor", "named"), [(1 / 2, False), (1, True), (1 / 4, True), (0.8, False)]
+)
+def test_models_may_be_sent_in_half_precision(factor: float, named: bool) -> None:
+    """bf16 has 8 bits: what becomes equal is a sum up to 1 in 256."""
+    combined = [factor * sum(column) for column in zip(*OWN, strict=True)]
+    rounded = [
+        value * (1 + error) for value, error in zip(combined, (3e-3, -2e-3, 1e-3, 0), strict=True)
+    ]
+    sent = [record([term(10, 1 / 10)], models=Samples(list(x), rounded), lr=0.7) for x in OWN]
+    assert (RULE in accused(judged([facts(*sent)]))) == named

@@ -45,7 +45,7 @@ from gradledger_monitor.model.token_ledger import total
 
 UNSEEN = "how the ranks' gradients were combined was not seen"
 # A rank may take its parameters from another one: its own gradient is then of no effect.
-DIFFERENT = "the ranks' gradients differ when the parameters are updated"
+DIFFERENT = "the ranks step on different gradients, or each on other parameters"
 CLIPPED_FIRST = (
     "each rank clipped its gradients by another factor before the loop combined them, so the "
     "ranks have different weights"
@@ -123,7 +123,7 @@ def infer(records: RecordsByRank) -> ManualAllReduce | None:
             return ManualAllReduce(reason=DIFFERENT, early=early)
         return None
     samples = [r.samples for r in rows if r.samples is not None]
-    if len(samples) < len(rows):
+    if len(samples) < len(rows) or any(map(_sampled_late, rows)):
         return ManualAllReduce(reason=UNSEEN)
     tolerance = tolerance_of(rows)
     clippings = list(map(clipping_of_window, rows))
@@ -155,6 +155,16 @@ def infer(records: RecordsByRank) -> ManualAllReduce | None:
     same = bool(between) and are_equal(between, tolerance)
     again, times = (between[0], len(between)) if same else (1.0, 0)
     return ManualAllReduce(reason=COMBINED_ANEW, again=again, times=times)
+
+
+def _sampled_late(record: StepRecord) -> bool:
+    """Whether hooks of the last backward may have divided or combined what was sampled after it.
+
+    So it is in the first window of a loop without a wrapper, whose backward communicates.
+    """
+    last = record.micro_batches[-1] if record.micro_batches else None
+    inside = last is not None and bool(last.collectives)
+    return inside and record.wrapper is None and not record.before_hooks
 
 
 def _reduces_twice(record: StepRecord) -> bool:
@@ -191,7 +201,10 @@ def model_average(records: RecordsByRank) -> float | None:
         return None
     if count_combined(before, after, tolerance) < MIN_COORDINATES:
         return None
-    factor = fit(list(records), samples, [1.0] * len(rows), tolerance).factor
+    unclipped = [1.0] * len(rows)
+    factor = fit(list(records), samples, unclipped, tolerance).factor
+    if factor is None:  # the ranks may send their models in half precision
+        factor = fit(list(records), samples, unclipped, tolerances.SAMPLE_HALF).factor
     return None if factor is None else factor * len(rows)
 
 

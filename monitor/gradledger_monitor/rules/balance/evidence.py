@@ -55,17 +55,19 @@ def weighs_elements(terms: list[WeightedTerm]) -> bool:
 
 
 def excess_of_combination(facts: StepFacts) -> int | float | None:
-    """R or 1/R, if a loop that combines the ranks itself is off from an average by that; else None.
+    """R, 1/R or R/n, if a loop that combines the ranks itself is off from an average by that.
 
     The loop multiplies the sum over ranks by ``factor``: 1/R is an average, so factor * R is the
-    excess over it. Of groups over which DDP averages, their number takes the place of R.
+    excess over it. With 1/n, it divides by the ranks of a node, or of another group. Of groups over
+    which DDP averages, their number takes the place of R. None if it is off by another number.
     """
     factor, ranks = facts.all_reduce_factor, facts.run.world_size
     if factor is None:
         return None
     near = Near(factor * ranks, facts.tolerance)
     parts = (facts.all_reduce and facts.all_reduce.of_groups) or ranks
-    return next((each for each in (parts, 1 / parts) if near(each)), None)
+    of_groups = [parts // n for n in range(2, parts) if parts % n == 0]
+    return next((each for each in (parts, 1 / parts, *of_groups) if near(each)), None)
 
 
 def multiplied_later(facts: StepFacts, number: float) -> bool:

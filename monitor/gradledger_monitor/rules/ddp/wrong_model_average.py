@@ -6,6 +6,7 @@ from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.ranks.manual_all_reduce import model_average
 from gradledger_monitor.model.step_facts import StepFacts
+from gradledger_monitor.model.tolerances import WEIGHT_HALF
 from gradledger_monitor.rules.ddp.common import SEVERAL_RANKS
 from gradledger_monitor.rules.number_text import significant
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_applicable
@@ -61,7 +62,7 @@ class WrongModelAverage(Rule):
         if excess is None:
             return not_applicable("the ranks were not seen to combine their parameters")
         ranks = len(facts.records)
-        tolerance = facts.tolerance
+        tolerance = WEIGHT_HALF  # of models that are sent in half precision
         summed = abs(excess / ranks - 1) <= tolerance
         if _is_outer(facts):
             rate = number(facts.record.lr) or 0.0

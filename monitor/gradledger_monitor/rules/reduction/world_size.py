@@ -49,6 +49,10 @@ FIX_BY_HAND_SUM = """\
 # after the last backward, for each parameter p:
 dist.all_reduce(p.grad)                    # the sum: the loss is divided for all ranks already"""
 
+FIX_OF_HOOK = """\
+# in the comm hook of DDP, whose result replaces the gradients: multiply the sum of the ranks'
+# gradients by the right factor, once"""
+
 FIX_AVERAGED = """\
 loss.backward()                            # DDP and FSDP average the gradients here
 optimizer.step()                           # no further all-reduce of them, and no factor"""
@@ -381,6 +385,8 @@ def _fix_by_hand(window: Window, loop_factor: float) -> str:
     """The average or the sum of the ranks' gradients, whichever the loss needs."""
     if _groups(window.facts):
         return FIX_ACROSS_GROUPS
+    if window.facts.record.wrapper == "ddp" and window.facts.record.before_hooks:
+        return FIX_OF_HOOK
     ranks, right = window.facts.run.world_size, Near(loop_factor / factor(window), WEIGHT_HALF)
     if right(1.0):
         return FIX_BY_HAND_SUM
