@@ -11,6 +11,8 @@ from gradledger.records import Replica, Samples, StepRecord
 from gradledger_monitor.model.findings import EvaluationResult, Finding
 from gradledger_monitor.model.ranks.topology import NORMALISED
 from gradledger_monitor.model.step_facts import StepFacts
+from gradledger_monitor.rules.ddp.drift_texts import left_out
+from gradledger_monitor.rules.ddp.replicas import Replicas
 from gradledger_monitor.rules.ddp.trained_apart import (
     ALONE,
     ALONE_AND_COMMUNICATES,
@@ -68,6 +70,17 @@ def test_a_parameter_that_differs_after_a_step_is_left_out_of_the_all_reduce() -
     assert found is not None and found.first_step == 2
     assert found.title == "Left out of the all-reduce: 1 parameter"
     assert "1 of 3 parameters differs" in found.summary and "2: [4]" in found.summary
+
+
+def test_the_fix_of_one_that_is_left_out_spares_parameters_that_differed_at_first() -> None:
+    """They may be the shards of tensor parallelism, which no all-reduce may mix."""
+    for shard_differs in (True, False):
+        replicas = Replicas()
+        replicas.total, replicas.apart = 3, {1: [4], 2: [4]}
+        replicas.differed_at_first = {0: False, 1: False, 2: shard_differs}
+        _title, _summary, fix = left_out(replicas, all_drift=False)
+        spared, every = "for parameter in replicated:", "for parameter in model.parameters():"
+        assert (spared in fix, every in fix) == (shard_differs, not shard_differs)
 
 
 def test_where_all_parameters_differ_nothing_shows_that_some_were_left_out() -> None:
@@ -165,6 +178,20 @@ def test_an_average_that_leaves_out_a_parameter_is_not_called_one() -> None:
 def test_ranks_that_combine_nothing_may_differ() -> None:
     evaluation = run(EQUAL, ALL, samples=None, sync="none", collectives_after=0, post_factor=1.0)
     assert evaluation.coverage[DRIFT] == f"not_measured: {ALONE}"  # they were equal at first
+
+
+def test_the_reason_of_the_last_step_is_that_of_the_most_that_is_known() -> None:
+    """Elastic averaging, from the second step on; before it, nothing changes the parameters."""
+    alone: dict[str, Any] = {"samples": None, "sync": "none", "post_factor": 1.0}
+    steps = []
+    for number, prints in ((1, EQUAL), (2, ALL), (3, ALL)):
+        ranks = [one_rank(number, r, prints[r], **alone, collectives_after=0) for r in (0, 1)]
+        for sent, own in zip(ranks, OWN, strict=True):
+            limited = [0.5 * value for value in own]
+            sent.models = Samples(list(own), limited) if number == 3 else None
+        steps.append(facts(*ranks))
+    assert judged(steps[:2]).coverage[DRIFT] == f"not_measured: {ALONE}"
+    assert judged(steps).coverage[DRIFT] == f"not_measured: {CHANGED}"
 
 
 @pytest.mark.parametrize(

@@ -367,6 +367,19 @@ def test_a_comm_hook_of_local_sgd_combines_nothing_on_purpose() -> None:
     assert not judged(steps).findings
 
 
+def test_replicas_under_a_comm_hook_that_combines_no_more_are_averaged_or_combined() -> None:
+    """Post-local SGD whose averager never begins: its warm-up is longer than the run."""
+    sent: dict[str, Any] = {"sync": "unknown", "post_factor": None, "before_hooks": True}
+    owns = [Samples(own, MEAN) for own in OWN]
+    combined = facts(*(rank("sync", norm=1.0, parameters=1.0, samples=x, **sent) for x in owns))
+    fields: dict[str, Any] = {"number": 2, "sync": "none", "before_hooks": True}
+    alone = facts(*(rank("sync", norm=n, parameters=n, **fields) for n in (1.0, 2.0)))
+    (drift,) = (f for f in judged([combined, alone]).findings if f.rule == "ddp.replica_drift")
+    assert drift.inhibited_by is None
+    assert "comm hook of DDP combines no gradients in this step" in drift.summary
+    assert "PeriodicModelAverager" in drift.fix
+
+
 def test_an_average_of_models_withdraws_no_finding_on_combined_gradients() -> None:
     steps = [facts(*(rank("sync", norm=i, parameters=i) for i in (1.0, 2.0)))]
     for number in (2, 3):

@@ -172,9 +172,12 @@ class RuleOutcomes:
 def stronger(first: Outcome | None, second: Outcome) -> Outcome:
     """Of two outcomes of one rule, the one that coverage shows; the first of equal ones.
 
-    That one more window is needed is no reason any more once that window has another one.
+    That one more window is needed is no reason any more once that window has another one. Of
+    doubts, the last one is of the most that is known.
     """
     if first is None or (isinstance(second, Doubt) and first.status == "ok"):
+        return second
+    if isinstance(second, Doubt) and _strength(second) == _strength(first):
         return second
     if _strength(second) == _strength(first) and first.reason == ONE_MORE:
         return second

@@ -67,6 +67,12 @@ def norms_differ(facts: StepFacts) -> bool:
     return max(norms) - min(norms) > facts.tolerance * max(norms)
 
 
+def hook_combines_nothing(facts: StepFacts) -> bool:
+    """Whether each rank steps on the gradients that its comm hook received, up to a factor."""
+    hooked = all(r.before_hooks and r.wrapper == "ddp" for r in facts.records.values())
+    return hooked and facts.record.sync == "none" and norms_differ(facts)
+
+
 def _by_hooks(facts: StepFacts) -> bool:
     """Whether the gradients were combined by the end of backward: nothing communicated later."""
     combined = facts.all_reduce is not None and facts.all_reduce.is_combined

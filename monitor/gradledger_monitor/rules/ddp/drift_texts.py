@@ -24,6 +24,12 @@ FIX_APART = """\
 # Between backward and step, do the same on every rank: no_sync(), the factor on the gradients, the
 # limit of clipping and the learning rate must not depend on the rank."""
 
+FIX_OF_HOOK = """\
+# return the average of the ranks' gradients from the comm hook of DDP, or average their models from
+# time to time: PostLocalSGDOptimizer with a PeriodicModelAverager"""
+
+HOOK_COMBINES_NOTHING = " The comm hook of DDP combines no gradients in this step."
+
 FIX_IGNORED = """\
 for parameter in ignored:               # the ignored_params of fully_shard, after the last backward
     dist.all_reduce(parameter.grad, op=dist.ReduceOp.AVG)    # gloo: sum, then divide by the ranks
@@ -31,6 +37,12 @@ optimizer.step()"""
 
 FIX_BY_HAND = """\
 for parameter in model.parameters():    # all that are trained, after the last backward of a window
+    dist.all_reduce(parameter.grad)     # over all ranks
+    parameter.grad *= factor            # the same number on all ranks
+optimizer.step()                        # at the same learning rate on all ranks"""
+
+FIX_BESIDE_SHARDS = """\
+for parameter in replicated:            # equal on all ranks at first: no shard of a larger one
     dist.all_reduce(parameter.grad)     # over all ranks
     parameter.grad *= factor            # the same number on all ranks
 optimizer.step()                        # at the same learning rate on all ranks"""
@@ -97,7 +109,7 @@ def left_out(replicas: Replicas, all_drift: bool) -> tuple[str, str, str]:
     return (
         title,
         f"{start}. {differ}, and were equal at first (number and shape: {shapes}).{within}",
-        FIX_BY_HAND,
+        FIX_BESIDE_SHARDS if replicas.differed_at_start else FIX_BY_HAND,
     )
 
 

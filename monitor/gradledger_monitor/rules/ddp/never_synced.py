@@ -12,6 +12,7 @@ from gradledger_monitor.model.ranks import manual_all_reduce
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.ddp.common import (
     SEVERAL_RANKS,
+    hook_combines_nothing,
     norms_differ,
     synced,
 )
@@ -81,8 +82,8 @@ class NeverSynced(Rule):
     parameters of the optimizer; the gradients have the same norm on all ranks, although no
     collective ran, and their parameters do not differ (not measured). Once the ranks average their
     models (local SGD, DiLoCo), an earlier finding is withdrawn. It is withdrawn as not measured
-    once they exchange parts of their models (gossip), or once all models have become equal twice
-    without being their average or a copy of one of them.
+    once they exchange parts of their models (gossip, elastic averaging), or once all models have
+    become equal twice without being their average or a copy of one of them.
 
     **Incidents**
 
@@ -119,7 +120,7 @@ class NeverSynced(Rule):
         if any(synced(record, m) for record, m in _applied_on_all_ranks(facts)):
             self._averages.add(facts)
             self._combined |= facts.all_reduce is not None and facts.all_reduce.is_combined
-            if not _hook_combines_nothing(facts):
+            if not hook_combines_nothing(facts):
                 return OK
             if self._averages.mixes:
                 return self._averages.outcome("ok", LOCAL_SGD)
@@ -159,12 +160,6 @@ def _models_differ(facts: StepFacts) -> bool:
     return any(
         differ_by([v for v in c if v is not None and math.isfinite(v)], SAME) for c in columns
     )
-
-
-def _hook_combines_nothing(facts: StepFacts) -> bool:
-    """Whether each rank steps on the gradients that its comm hook received, up to a factor."""
-    hooked = all(r.before_hooks and r.wrapper == "ddp" for r in facts.records.values())
-    return hooked and facts.record.sync == "none" and norms_differ(facts)
 
 
 def _of_hook(facts: StepFacts) -> Outcome:

@@ -15,12 +15,18 @@ from gradledger_monitor.model.ranks.manual_all_reduce import (
 from gradledger_monitor.model.ranks.topology import NORMALISED
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.ddp import drift_texts as texts
-from gradledger_monitor.rules.ddp.common import SEVERAL_RANKS, finite_values, may_be_divided
+from gradledger_monitor.rules.ddp.common import (
+    SEVERAL_RANKS,
+    finite_values,
+    hook_combines_nothing,
+    may_be_divided,
+)
 from gradledger_monitor.rules.ddp.groups_apart import GroupsApart
 from gradledger_monitor.rules.ddp.model_averages import (
     AVERAGED,
     EQUALISED,
     LOCAL_SGD,
+    MIXED,
     ModelAverages,
 )
 from gradledger_monitor.rules.ddp.replicas import SAME, Replicas, differ_by, listed
@@ -174,15 +180,20 @@ class ReplicaDrift(Rule):
             outside = 0  # hooks of the script may combine their gradients in backward
         if not (outside or norms_differ or apart or differ_by(rates, SAME)):
             return self._groups.unknown() or OK
+        if outside:
+            title = f"Trained outside the DDP wrapper: {counted(outside, 'parameter')}"
+            summary, fix = texts.outside(outside), texts.FIX
+        else:
+            title = texts.APART
+            summary = texts.differences(norms_differ, apart, norms, rates)
+            fix = texts.FIX_APART
+            if hook_combines_nothing(facts):
+                summary, fix = summary + texts.HOOK_COMBINES_NOTHING, texts.FIX_OF_HOOK
         return finding(
             "error",
-            f"Trained outside the DDP wrapper: {counted(outside, 'parameter')}"
-            if outside
-            else texts.APART,
-            texts.outside(outside)
-            if outside
-            else texts.differences(norms_differ, apart, norms, rates),
-            texts.FIX if outside else texts.FIX_APART,
+            title,
+            summary,
+            fix,
             outside=outside,
             norms=norms[:16],
             parameters_differ=apart,
@@ -291,7 +302,7 @@ class ReplicaDrift(Rule):
         if not replicas.drifted or replicas.equal_again or facts.missing_ranks:
             return not_applicable("no DDP model")
         if self._changed:
-            return Doubt("not_measured", CHANGED)
+            return Doubt("not_measured", MIXED if self._averages.mixed else CHANGED)
         if self._combined:
             return Doubt("not_measured", NO_LONGER)
         if self._copies >= self.windows_of_copies and len(facts.run.optimizers) == 1:
