@@ -21,6 +21,7 @@ from gradledger_monitor.rules.ddp.common import (
     hook_combines_nothing,
     may_be_divided,
 )
+from gradledger_monitor.rules.ddp.drift_texts import FIX
 from gradledger_monitor.rules.ddp.groups_apart import GroupsApart
 from gradledger_monitor.rules.ddp.model_averages import (
     AVERAGED,
@@ -182,7 +183,7 @@ class ReplicaDrift(Rule):
             return self._groups.unknown() or OK
         if outside:
             title = f"Trained outside the DDP wrapper: {counted(outside, 'parameter')}"
-            summary, fix = texts.outside(outside), texts.FIX
+            summary, fix = texts.outside(outside), FIX
         else:
             title = texts.APART
             summary = texts.differences(norms_differ, apart, norms, rates)
@@ -239,7 +240,7 @@ class ReplicaDrift(Rule):
             "other parameters, and none of this optimizer's, which no wrapper holds. "
             f"{texts.share(replicas.drifted, replicas.total)} between the ranks, and were equal at "
             "first. If each rank is meant to train its own, this is intended.",
-            texts.FIX,
+            FIX,
             outside=replicas.total,
             parameters=listed(replicas.drifted)[:16],
         )
