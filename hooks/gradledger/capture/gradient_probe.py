@@ -76,7 +76,7 @@ class GradientProbe:
 
     def release(self) -> None:
         """Drop the views."""
-        self._gradient_ids, self._references, self._views = [], [], []
+        self._gradient_ids, self._addresses, self._references, self._views = [], [], [], []
 
     def _moved(self, gradients: list[Any]) -> bool:
         return any(

@@ -54,6 +54,21 @@ def test_gradients_may_move_to_other_memory_when_they_are_divided() -> None:
     assert [f.record.post_factor for f in recorded.facts()] == pytest.approx([1 / 4] * 6)
 
 
+def test_steps_between_windows_have_no_gradients_to_read() -> None:
+    """The views of the gradients are dropped with these; a step without any follows."""
+    model = tiny_model()
+    with recording() as recorded:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for window in windows(3, lengths=EQUAL):
+            for batch in window:
+                (cross_entropy(model, batch) / len(window)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            optimizer.step()
+    trained = [step.record for step in recorded.facts() if step.record.micro_batches]
+    assert [record.post_factor for record in trained] == pytest.approx([1] * 3)
+
+
 @pytest.mark.parametrize(
     ("share", "verdict"), [(0.25, "incomplete"), (1.0, "balanced")], ids=["divides", "limits"]
 )
