@@ -510,6 +510,17 @@ def test_a_factor_by_hand_that_is_off_by_the_world_size_with_the_balance_is_name
     assert diagnosis.ratio == pytest.approx(ratio)
 
 
+@pytest.mark.parametrize(
+    ("earlier", "pattern"), [("fair", "coefficient"), ("unmeasured", "world_or_weight")]
+)
+def test_a_factor_of_the_ranks_that_was_right_in_an_earlier_window_is_right(
+    earlier: Any, pattern: str
+) -> None:
+    """The sum times the ranks is over the tokens of all; later, of some ranks only."""
+    ranks = [record([term(10, 2 / 10, "sum", coefficient=2.0)], 2, sync="averaged")] * 2
+    assert first(facts(*ranks), [Closed(1, 1.0, 20.0, earlier)]).pattern == pattern
+
+
 @pytest.mark.parametrize("rest", [4, 1 / 4])
 def test_a_sum_over_ranks_of_means_is_named_beside_a_wrong_division_by_k(rest: float) -> None:
     def of(reduction: str, past: Sequence[Closed] = ()) -> Diagnosis:

@@ -200,9 +200,9 @@ def _by_ranks(
     if excess is not None and _is_off_by(excess, facts, objective, balance, past):
         # 1/K = 1/R**2 divides a sum of means: nothing divides it by R
         return Diagnosis("world", objective=objective, ratio=ranks if near(ranks) else excess)
-    if not (facts.averaged and facts.divisor is None and near(ranks)):
-        return None
     k = facts.micro_batches_of(objective)
+    if not (facts.averaged and facts.divisor is None and near(ranks)) or _was_fair(past, k):
+        return None
     may_lack_k = k == ranks
     has_k = is_reduced_by_mean(objective) and is_divided_by(objective, k)
     if multiplied_later(facts, ranks) and (not may_lack_k or has_k):
@@ -214,6 +214,11 @@ def _by_ranks(
         world = Diagnosis("world", objective=objective, ratio=ranks)
         return _if_consistent(facts, past, world, lambda _: ranks)
     return None
+
+
+def _was_fair(past: Sequence[Closed], k: int) -> bool:
+    """Whether a window of as many micro-batches was fair: its constants and its ranks are right."""
+    return any(closed.pattern in FAIR and closed.micro_batches == k for closed in past)
 
 
 def _is_off_by(
@@ -373,7 +378,7 @@ def _by_number(
     k, ranks = facts.micro_batches_of(objective), facts.run.world_size
     near = Near(balance, facts.tolerance)
     undivided = reductions(objective) == {"mean"} and is_undivided_alone(objective) and near(k)
-    if not undivided and any(c.pattern in FAIR and c.micro_batches == k for c in past):
+    if not undivided and _was_fair(past, k):
         return None
     usual = max([k, *[c.micro_batches for c in wrong_windows(past)]])
     numbers: list[tuple[Pattern, Callable[[int], float]]] = []
