@@ -1,0 +1,36 @@
+"""Hooks begin the all-reduce of each gradient; the sum is divided once it has arrived."""
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from museum.parts import EVEN, TinyLM, text, token_loss, two_ranks
+
+with two_ranks() as rank:
+    torch.manual_seed(0)
+    model = TinyLM()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    windows = text(6, seed=1 + rank, lengths=EVEN)
+    started: list[tuple[Any, torch.Tensor]] = []
+    last = False
+
+    def start(parameter: torch.Tensor) -> None:
+        """Begin the all-reduce of a gradient while backward computes the next one."""
+        if last:
+            started.append((dist.all_reduce(parameter.grad, async_op=True), parameter))
+
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(start)
+
+    for window in windows:
+        for i, (ids, labels) in enumerate(window):
+            last = i + 1 == len(window)
+            loss = token_loss(model(ids), labels) / len(window)
+            loss.backward()
+        for work, parameter in started:
+            work.wait()
+            parameter.grad /= dist.get_world_size()
+        started.clear()
+        optimizer.step()
+        optimizer.zero_grad()
