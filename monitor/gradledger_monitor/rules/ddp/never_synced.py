@@ -36,7 +36,7 @@ loss.backward()"""
 
 FIX_FSDP2 = """\
 model.set_requires_gradient_sync(k == K - 1)    # before the backward of micro-batch k
-loss.backward()"""
+loss.backward()    # hybrid sharding: so set_requires_all_reduce, if the loop calls it"""
 
 FIX_HOOK = """\
 def hook(state, bucket):
