@@ -73,7 +73,7 @@ def test_groups_may_have_weights_of_their_own() -> None:
 @pytest.mark.parametrize(
     ("applied", "reason"),
     [
-        ([[9.0, 1.0, 2.0, 3.0], [5.0, 1.0, 1.0, 7.0]], "the ranks' gradients differ"),
+        ([[9.0, 1.0, 2.0, 3.0], [5.0, 1.0, 1.0, 7.0]], "the ranks step on different gradients"),
         ([[9.0, 1.0, 2.0, 3.0]] * 2, "but not as a sum"),
     ],
 )
