@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from pytest import approx
 
 from gradledger import records
@@ -52,6 +53,18 @@ def test_each_objective_is_named_and_has_its_own_numbers() -> None:
     assert (mean.status, mean.text) == ("ok", "equal weights; B is its coefficient")
     assert decay.status == "ok"
     assert sum(v.share or 0 for v in found.values()) == approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("ChunkedLossFunctionBackward", "ChunkedLossFunction"),  # a class of the script
+        ("LogSigmoidBackward0", "log sigmoid"),
+        ("MyLoss", "my loss"),
+    ],
+)
+def test_a_loss_that_is_in_no_table_is_called_as_its_function(kind: str, name: str) -> None:
+    assert list(verdicts([replace(term(10, 1 / 10), kind=kind)])) == [name]
 
 
 def approx_of(unit: str, *numbers: float) -> tuple[Any, ...]:

@@ -55,6 +55,12 @@ def test_twice_as_many_micro_batches_that_stay_are_reported_with_the_rate_that_d
     assert (over_ranks.evidence["batch_before"], over_ranks.evidence["batch"]) == (4, 8)
 
 
+def test_a_learning_rate_that_stays_has_the_exponent_zero() -> None:
+    for before, after in ((2, 4), (4, 2)):
+        finding = changed((before, 64, 0.1), (after, 64, 0.1))
+        assert finding is not None and "a scaling exponent of 0 (" in finding.summary
+
+
 def test_where_samples_are_known_they_are_what_is_reported() -> None:
     finding = finding_of(*[(2, 64, 0.1)] * 6, *[(2, 128, 0.1)] * 3, loss=sequences)
     assert finding is not None

@@ -11,6 +11,7 @@ only if the loss shows that; ``token`` remains the term for all of them in ident
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
@@ -20,6 +21,7 @@ from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.balance.evidence import BY_INDEX
 
 ELEMENT = "element"
+_CAPITAL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _BY_UTTERANCE = "CtcLoss"
 _IN_UNITS = {"rows": "row", "positions": "position", "micro_batches": "micro-batch"}
 _ORDINALS = ("first", "second", "third", "fourth")
@@ -94,8 +96,13 @@ def _loss(objective: Objective) -> str:
 
 
 def _words(kind: str) -> str:
-    """A loss that is not in the table is called as its autograd node."""
-    return next((w for start, w in _LOSSES.items() if kind.startswith(start)), kind)
+    """A loss that is not in the table is called as the function that made its autograd node.
+
+    A custom function is a class of the script, whose node has no number: ``FusedLossBackward``.
+    """
+    function, _, number = kind.rpartition("Backward")
+    others = function if function and not number else _CAPITAL.sub(" ", function or kind).lower()
+    return next((w for start, w in _LOSSES.items() if kind.startswith(start)), others)
 
 
 def element_name(objective: Objective | None) -> str:

@@ -253,12 +253,13 @@ def _report(before: _Batch, now: _Batch) -> Outcome:
     if before.samples and now.samples:
         unit, old, new = "Samples", before.samples, now.samples
     ratio, moved = new / old, _ratio(now.rate, before.rate)
+    exponent = math.log(moved or 1) / math.log(ratio) + 0.0  # no -0
     return finding(
         "info" if _only_accumulates_more(before, now) else "warning",
         f"The effective batch changes by a factor of {ratio:.3g}, the learning rate does not",
         f"{unit} per step over all ranks went from {old:,} to {new:,}, while the learning rate "
         f"went from {significant(before.rate)} to {significant(now.rate)}. That is a scaling "
-        f"exponent of {math.log(moved or 1) / math.log(ratio):.2g} (1: linear, 0.5: square root).",
+        f"exponent of {exponent:.2g} (1: linear, 0.5: square root).",
         FIX,
         batch_before=old,
         batch=new,
