@@ -129,7 +129,9 @@ def watch(
     optimizers are recorded automatically. ``model`` adds its class and its number of parameters to
     the configuration of the run, and names to its layers. ``config`` may be a mapping, a dataclass
     or a namespace. ``contract`` and ``scale`` declare an intended weighting other than the mean
-    over tokens with balance 1, so that it is not reported.
+    over tokens with balance 1, so that it is not reported. ``contract="token"`` declares that all
+    backwards of a step are of one loss: without it, those at several lines of the script, or with
+    one constant target each, may be separate losses, and are then not measured.
 
     ``on_finding`` sets what this process does when the service reports a finding. ``warn``, the
     default, prints it. ``stop`` raises ``gradledger.FindingError`` at the next optimizer step for

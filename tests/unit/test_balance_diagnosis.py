@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -35,6 +35,7 @@ from gradledger_monitor.rules.balance.history import (
 from gradledger_monitor.rules.balance.masked import CONSTANT_SHARE, MASKED
 from gradledger_monitor.rules.balance.patterns import Closed, Diagnosis, Pattern
 from gradledger_monitor.rules.reduction.token_weights_unequal import (
+    BY_LOOP,
     COUNTS_MASKED,
     TokenWeightsUnequal,
 )
@@ -762,7 +763,7 @@ def test_a_sum_whose_weights_add_up_to_the_same_may_be_a_weighted_mean() -> None
 
     def summed(n: int, total: float) -> Term:
         inside = {"weight_min": 0.1 / n, "weight_max": 0.9, "elements": n, "element_weight": 0.5}
-        return term(n, total * 0.5 / n, "none", **inside)
+        return term(n, total * 0.5 / n, "none", rows=2, **inside)
 
     normalised = facts(record([summed(10, 3.0), summed(30, 3.0)]))
     assert not_measured(first(normalised, before(100.0, micro_batches=2))) == NORMALISED_WEIGHTS
@@ -883,11 +884,115 @@ def test_a_masked_pick_may_have_the_mean_of_one_sequence(
 
 
 def test_the_steps_of_an_episode_may_add_up() -> None:
-    steps = [
-        facts(record([policy_loss(n, 1 / 4) for n in sizes]))
-        for sizes in ((9, 5, 12, 6), (4, 12, 3, 7), (8, 2, 9, 6))
-    ]
+    steps = [facts(record([policy_loss(n, 1 / 4) for n in sizes])) for sizes in EPISODE_LENGTHS]
     assert {d.reason for d in windows(*steps) if d.pattern != "pending"} == {EPISODES}
+
+
+EPISODE_LENGTHS = ((9, 5, 12, 6), (4, 12, 3, 7), (8, 2, 9, 6))
+
+
+def by_returns(steps: int, weight: float, **more: Any) -> Term:
+    """A loss of the steps of an episode, each times its return, which is positive."""
+    ends = {"weight_min": 0.1 * weight, "weight_max": 1.9 * weight}
+    inside = {"elements": steps, "element_weight": weight}
+    return term(steps, weight, "none", **{**ends, **inside, **more})
+
+
+@pytest.mark.parametrize(
+    ("more", "may_be"),
+    [
+        ({}, True),
+        ({"rows": 1}, False),  # a row of tokens, as of a padded batch
+        ({"weight_min": 0.0, "size": 20, "elements": 20}, False),  # a mask leaves out others
+    ],
+)
+def test_a_loss_that_weighs_its_elements_by_returns_may_be_of_episodes(
+    more: dict[str, Any], may_be: bool
+) -> None:
+    def reasons(weight: Callable[[int], float]) -> dict[str, str]:
+        steps = [
+            facts(record([by_returns(n, weight(n), **more) for n in lengths], number))
+            for number, lengths in enumerate(EPISODE_LENGTHS, 1)
+        ]
+        return judged(steps).coverage
+
+    averaged, added_up = reasons(lambda n: 1 / n / 4), reasons(lambda n: 1.0)
+    assert (EPISODES in averaged["reduction.token_weights_unequal"]) == may_be
+    assert (EPISODES in added_up["reduction.unnormalised_sum"]) == may_be
+
+
+def test_a_loss_that_weighs_its_elements_alike_is_of_no_episodes() -> None:
+    """Nor is one of equal micro-batches, or with a short one beside equal ones."""
+    alike = {"weight_min": 1.0, "weight_max": 1.0}
+    for lengths, more in ((EPISODE_LENGTHS[0], alike), ((9, 9, 5, 5), {}), ((9, 9, 9, 4), {})):
+        terms = [by_returns(n, 1.0, undivided=True, **more) for n in lengths]
+        assert first(facts(record(terms))).pattern == "sum"
+
+
+@pytest.mark.parametrize(
+    ("factors", "is_reported"),
+    [
+        ((9.7, 2.1, 30.4, 5.5), False),  # the return of each episode
+        ((4.0, 4.0, 4.0, 2.0), True),
+        ((8.0, 12.0, 14.0, 10.0), True),  # rows of padded sequences, of which some are ignored
+    ],
+)
+def test_means_that_the_loop_multiplies_by_no_count_may_be_weighed_by_the_data(
+    factors: tuple[float, ...], is_reported: bool
+) -> None:
+    padded = (8, 12, 14, 10)
+    batches = [
+        term(n, factor / n / 4, coefficient=factor, rows=1, size=size)
+        for factor, n, size in zip(factors, EPISODE_LENGTHS[0], padded, strict=True)
+    ]
+    result = judged([facts(record(batches, number)) for number in (1, 2, 3)])
+    assert ("reduction.token_weights_unequal" in accused(result)) == is_reported
+    assert (BY_LOOP in result.coverage["reduction.token_weights_unequal"]) != is_reported
+
+
+def test_episodes_of_one_step_each_may_add_up_until_two_are_equally_long() -> None:
+    terms = [by_returns(n, 1.0, undivided=True) for n in (9, 5, 5, 5)]
+    patterns = [
+        d.pattern for d in windows(*[facts(record([t], i)) for i, t in enumerate(terms, 1)])
+    ]
+    assert patterns == ["unmeasured", "unmeasured", "unmeasured", "sum"]
+
+
+@pytest.mark.parametrize(
+    ("batches", "batch_size", "contract", "pattern"),
+    [
+        (1, 10, None, "unmeasured"),  # a dictionary of one batch for each domain
+        (1, 10, "token", "missing"),
+        (1, 30, None, "missing"),  # a batch in three parts
+        (3, 10, None, "missing"),
+        (None, None, None, "missing"),
+    ],
+)
+def test_backwards_with_whole_batches_of_one_delivery_may_be_of_separate_losses(
+    batches: int | None, batch_size: int | None, contract: Any, pattern: Pattern
+) -> None:
+    def diagnosis(share: float) -> Diagnosis:
+        terms = [term(10, share / 10, samples=10)] * 3
+        step = record(terms, batches=batches, batch_size=batch_size)
+        return first(facts(step, contract=contract))
+
+    assert diagnosis(1.0).pattern == pattern
+    assert diagnosis(1 / 3).pattern == "fair"
+
+
+@pytest.mark.parametrize(("left_out", "is_reported"), [(0, False), (1, True)])
+def test_the_loss_of_a_critic_is_averaged_over_the_steps_of_the_policy_loss(
+    left_out: int, is_reported: bool
+) -> None:
+    def critic(steps: int) -> Term:
+        squares = term(steps, 1 / steps / 4, "none", elements=steps, element_weight=1 / steps / 4)
+        return dataclasses.replace(squares, kind="MseLossBackward0")
+
+    steps = [
+        facts(record([[by_returns(n, 1 / n / 8), critic(n - left_out)] for n in lengths], number))
+        for number, lengths in enumerate(EPISODE_LENGTHS, 1)
+    ]
+    assert ("reduction.token_weights_unequal" in accused(judged(steps))) == is_reported
 
 
 @pytest.mark.parametrize(
@@ -909,6 +1014,7 @@ def test_backwards_at_several_lines_may_be_separate_losses(
         micro_batch.call, micro_batch.wrapper = call, wrapper
     step.micro_batches[-1].wrapper = wrapper and "sync"
     assert first(facts(step)).pattern == expected
+    assert first(facts(step, contract="token")).pattern == "missing"  # declared to be one loss
 
 
 def test_the_dot_product_of_a_loss_that_is_divided_by_k_is_fair() -> None:

@@ -129,16 +129,6 @@ class Objective:
         sums = [line.tokens for line in reading.ledger.lines] if reading is not None else []
         return len(sums) > 1 and max(sums) <= min(sums) * (1 + tolerance)
 
-    @property
-    def may_be_episodes(self) -> bool:
-        """Whether the loss weighs every element of each micro-batch, by numbers of both signs.
-
-        So does a policy loss by the advantages of an episode. In a batch of padded sequences, a
-        mask leaves out some elements.
-        """
-        terms = [t.loss_term for t in self.terms]
-        return all(t.weight_size is not None and number(t.weight_min) for t in terms)
-
     def is_mean_of_counted(self, tolerance: float) -> bool:
         """Whether each micro-batch is divided by its number of tokens with a weight.
 

@@ -29,10 +29,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gradledger_monitor.ingest.schema import StepRecord
+from gradledger_monitor.model.batch_size import samples_of
 from gradledger_monitor.model.losses.names import have_separate_calls, micro_batches_of
 from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.balance.beside import smooths_ignored
+from gradledger_monitor.rules.balance.episodes import may_be_of_episodes
 from gradledger_monitor.rules.balance.evidence import (
     Near,
     coefficient_explains,
@@ -68,14 +71,15 @@ from gradledger_monitor.rules.balance.patterns import (
     NORMALISED,
     Closed,
     Diagnosis,
+    Pattern,
     is_fair,
 )
 
 OWN_LOSSES = "each backward has a separate loss (such as real and fake batches of a GAN critic)"
 CONSTANT_TARGETS = (
     "each micro-batch has one constant target, so that its backward may be a separate loss (such "
-    "as one of two discriminators) or a part of one that accumulates; if the losses are separate, "
-    'declare contract="sample"'
+    "as one of two discriminators) or a part of one that accumulates; declare "
+    'contract="sample" if the losses are separate, or contract="token" if they are one'
 )
 WEIGHTED_INSIDE = "the loss gives the elements of one micro-batch different weights"
 NO_ELEMENTS = f'{WEIGHTED_INSIDE}; if that is intended, declare contract="sample"'
@@ -84,9 +88,9 @@ NORMALISED_WEIGHTS = (
     'micro-batch, so that its sum may be a weighted mean; if it is, declare contract="sample"'
 )
 EPISODES = (
-    "the loss weighs its elements by numbers of both signs, as a policy loss does by advantages: "
-    "each micro-batch may be an episode, whose steps are averaged or added up on purpose; if it "
-    'is, declare contract="sample"'
+    "a loss weighs its elements, as a policy loss does the steps of an episode: each micro-batch "
+    "may be an episode, whose steps are averaged or added up on purpose; if it is, declare "
+    'contract="sample"'
 )
 OF_SEQUENCES = (
     "the loss weighs its tokens, and each micro-batch is divided by its number of tokens; how many "
@@ -130,13 +134,22 @@ OWN_SCHEDULE = (
 )
 SEPARATE_CALLS = (
     "the script calls backward at several lines, equally often at each: they may be separate "
-    "losses, such as real and fake batches or several domains, or one that is accumulated"
+    "losses, such as real and fake batches or several domains, or one that is accumulated; declare "
+    'contract="sample" if they are separate, or contract="token" if they are one'
+)
+WHOLE_BATCHES = (
+    "each backward has as many samples as the one batch that the DataLoader delivered in the step: "
+    "they may be separate losses of it, such as of several domains or tasks, or one that is "
+    'accumulated; declare contract="sample" if they are separate, or contract="token" if they are '
+    "one"
 )
 DIVIDED_INSIDE = (
     "the loss is divided inside a product with a function of the data, by K or by a count that is "
     "as large"
 )
 SAME_RATE = 0.01  # relative
+# what a sum over the steps of an episode looks like, or a sum that a constant divides
+OF_STEPS: tuple[Pattern, ...] = ("sum", "wandering", "stale", "padding")
 
 
 def weighted_by_design(facts: StepFacts) -> str | None:
@@ -187,8 +200,11 @@ def diagnose(facts: StepFacts, past: Sequence[Closed]) -> list[Diagnosis]:
 
 
 def why_undecided(facts: StepFacts) -> str | None:
-    """Why backwards may be separate losses, if some balance is not that of a right window."""
-    if facts.together is not None:
+    """Why backwards may be separate losses, if some balance is not that of a right window.
+
+    The contract "token" declares that they are one loss.
+    """
+    if facts.together is not None or facts.run.contract == "token":
         return None
     scale = facts.run.declared_scale or 1.0
     wrong = [
@@ -198,7 +214,20 @@ def why_undecided(facts: StepFacts) -> str | None:
     ]
     if any(have_separate_calls(micro_batches_of(facts.applied_by_rank, o.terms)) for o in wrong):
         return SEPARATE_CALLS
+    if wrong and all(map(_has_whole_batches, facts.records.values())):
+        return WHOLE_BATCHES
     return CONSTANT_TARGETS if wrong and facts.may_be_separate_losses else None
+
+
+def _has_whole_batches(record: StepRecord) -> bool:
+    """Whether each of several backwards has the samples of the one batch that was drawn.
+
+    A loop that accumulates draws a batch for each, or has a part of one in each.
+    """
+    if record.batches != 1 or len(record.micro_batches) == 1:
+        return False
+    samples = {samples_of(micro_batch, record) for micro_batch in record.micro_batches}
+    return samples == {record.batch_size}
 
 
 def _without_factor(facts: StepFacts, reason: str) -> Diagnosis:
@@ -233,7 +262,7 @@ def _of_main(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> 
         return Diagnosis("unmeasured", NO_ELEMENTS, objective)
     if diagnosis.pattern == "sum" and objective.has_normalised_weights(facts.tolerance):
         return Diagnosis("unmeasured", NORMALISED_WEIGHTS, objective)
-    if diagnosis.pattern == "sum" and objective.may_be_episodes:
+    if diagnosis.pattern in OF_STEPS and may_be_of_episodes(facts, objective, past):
         return Diagnosis("unmeasured", EPISODES, objective)
     harmless = diagnosis.pattern in FAIR or diagnosis.pattern == "coefficient"
     if not harmless and may_pass_on_gradients(objective):

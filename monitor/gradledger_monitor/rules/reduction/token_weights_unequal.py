@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 
 from gradledger_monitor.model.findings import Outcome, Severity
 from gradledger_monitor.model.losses.reported import loss_of_large_batch
+from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.token_ledger import Entry, total
@@ -22,6 +23,7 @@ from gradledger_monitor.rules.balance.diagnosis import (
     weighted_by_design,
     why_undecided,
 )
+from gradledger_monitor.rules.balance.episodes import may_be_of_episodes
 from gradledger_monitor.rules.balance.evidence import (
     divides_by_all_positions,
     has_known_unit,
@@ -72,6 +74,11 @@ BY_DATA = (
     "window: the loop weighs them by something else than their counts; if that is intended, "
     'declare contract="sample"'
 )
+BY_LOOP = (
+    "the loop multiplies the loss of each micro-batch by another number, which follows none of its "
+    "counts: it may be a weight of the data, such as a return; if that is intended, declare "
+    'contract="sample"'
+)
 PAIRS = (
     "each micro-batch has as many elements as a ranked list has pairs, and equal weight: each list "
     'may count once; if it does, declare contract="sequence"'
@@ -113,7 +120,7 @@ class TokenWeightsUnequal(Rule):
     of one micro-batch different weights (advantages, a mean per sequence), and its elements have
     equal weights, or a mask may have left some of them out; each micro-batch has as many elements
     as a ranked list has pairs, and each list may count once; the loss multiplies its elements by
-    numbers of both signs, as advantages, and each micro-batch may be an episode; a loss other than
+    returns or advantages, and each micro-batch may be an episode; a loss other than
     a cross entropy is divided by another number than a count, such as a sum of targets;
     micro-batches of equal counts have weights that follow from their data, such as a loss that is
     divided by its detached value; a further loss moves less than the warning's share of the
@@ -315,14 +322,22 @@ def why_not_evaluated(
         return not_applicable(NONLINEAR)
     if not has_unit and not is_divided_by_a_count(facts, objective):
         return not_measured(OTHER_DIVISOR)
+    if _is_multiplied(objective) and not is_divided_by_a_count(facts, objective):
+        return not_measured(BY_LOOP)
     if reading.is_of_means(facts.tolerance) and may_have_pairs_of_lists(objective):
         return not_measured(PAIRS)
-    if objective.may_be_episodes and reading.is_of_means(facts.tolerance):
+    if reading.is_of_means(facts.tolerance) and may_be_of_episodes(facts, objective):
         return not_measured(EPISODES)
     if objective is not objectives[0]:
         moved = reading.ledger.misallocation * share_of(objective, objectives)
         return not_applicable(LIGHT) if moved < light else None
     return None
+
+
+def _is_multiplied(objective: Objective) -> bool:
+    """Whether the loop multiplies most micro-batches by a number of their own."""
+    factors = [number(term.loss_term.coefficient) for term in objective.terms]
+    return None not in factors and 2 * len(set(factors)) > max(len(factors), 2)
 
 
 def _even_weights(

@@ -1,0 +1,50 @@
+"""Whether micro-batches may be episodes of reinforcement learning: pure predicates.
+
+A policy loss weighs the steps of an episode by returns, advantages or ratios of probabilities.
+Whether the steps of one are averaged or added up is a choice of its author. The losses beside it
+that have the same steps, as that of a critic, are then averaged or added up with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gradledger_monitor.model.losses.term_weights import has_own_weights
+from gradledger_monitor.model.numbers import number
+from gradledger_monitor.model.objectives import Objective
+from gradledger_monitor.model.step_facts import StepFacts
+from gradledger_monitor.rules.balance.patterns import Closed
+
+
+def may_be_of_episodes(facts: StepFacts, objective: Objective, past: Sequence[Closed] = ()) -> bool:
+    """Whether a loss, or one beside it with the same steps, may be a policy loss of episodes."""
+    steps = _steps(objective)
+    return any(_may_be_policy_loss(o, past) and _steps(o) == steps for o in facts.objectives)
+
+
+def _may_be_policy_loss(objective: Objective, past: Sequence[Closed]) -> bool:
+    """Whether the loss weighs every element of each micro-batch, by numbers that vary.
+
+    By numbers of both signs; or by positive ones, if micro-batches have one dimension and different
+    lengths, and no sum of these numbers divides them. In a batch of padded sequences, a mask leaves
+    out some elements.
+    """
+    terms = [term.loss_term for term in objective.terms]
+    if all(term.weight_size is not None and number(term.weight_min) for term in terms):
+        return True
+    flat = all(term.rows in (None, term.size) and term.size == term.elements for term in terms)
+    weighs = all(has_own_weights(term) or term.tokens == 1 for term in terms)
+    whole = objective.elements_count and objective.reading.unit == "elements"
+    return whole and flat and weighs and _lengths_differ(objective, past)
+
+
+def _lengths_differ(objective: Objective, past: Sequence[Closed]) -> bool:
+    """Whether most micro-batches have a length of their own, or windows of one micro-batch."""
+    lengths = [term.tokens for term in objective.terms]
+    if len(lengths) == 1:
+        lengths += [closed.tokens for closed in past if closed.tokens is not None]
+    return 2 * len(set(lengths)) > len(lengths)
+
+
+def _steps(objective: Objective) -> list[tuple[int, int, float]]:
+    return sorted((term.rank, term.micro_batch, term.tokens) for term in objective.terms)
