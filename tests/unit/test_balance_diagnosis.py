@@ -1629,6 +1629,8 @@ def test_a_further_term_that_weighs_its_coefficient_is_not_divided(changes: dict
     [
         (0.04, 0.01, 0.04, "term_missing"),  # 4 experts
         (0.005, 0.01, 0.01, "term_missing"),  # half of each element, and their weighted mean
+        (-0.05, 0.1, 0.05, "term_missing"),  # 0.1 * -0.5 of a divergence, though 0.05 is 0.2 / 4
+        (0.05, 0.2, 0.05, "coefficient"),  # 0.2 * (loss / 4), by a multiplication
         (0.01, 0.0025, 0.01, "coefficient"),  # (0.01 / K) * 4 experts
         (0.0025, 0.01, 0.0025, "coefficient"),  # 0.01 * (loss * (1 / K))
     ],
@@ -1638,6 +1640,58 @@ def test_of_several_constants_in_front_of_a_further_term_the_outermost_is_its_we
 ) -> None:
     step = with_aux(coefficient, outer_coefficient=outer, weight=weight / 8)
     assert diagnose(step, [])[1].pattern == pattern
+
+
+def distillation(
+    number: int, hard: Sequence[float], *, soft: float = 4.0, outer: float = 2.0, divided: bool
+) -> StepRecord:
+    """A divergence times the square of a temperature, and cross entropies with these constants, on
+    each of four micro-batches of 8 samples."""
+    k, divisors = (4, [4.0]) if divided else (1, [])
+    apart = {"coefficient": soft, "outer_coefficient": outer, "divisors": [*divisors, 8.0]}
+    divergence = term(8, soft / 8 / k, "sum", elements=80, element_weight=soft / 8 / k, **apart)
+    divergence = dataclasses.replace(divergence, kind="KlDivergence", head=1)
+    alike = {"undivided": not divided, "divisors": divisors, "head": 2}
+    losses = [term(8, c / 8 / k, coefficient=None if c == 1 else c, **alike) for c in hard]
+    return record([[divergence, *losses]] * 4, number)
+
+
+@pytest.mark.parametrize(
+    ("hard", "more", "is_named"),
+    [
+        ((0.5,), {}, True),
+        ((0.3,), {"soft": 2.8, "outer": 0.7}, True),
+        ((0.5, 0.5), {"soft": 40.0, "outer": 40.0}, True),  # the mean of two
+        ((0.25,), {}, False),  # 1 / 4
+        ((0.5,), {"outer": 4.0}, False),  # 16 / 4, and 2 / 4
+        ((0.5,), {"soft": 0.5, "outer": 0.5}, False),  # a factor of both
+    ],
+)
+def test_a_mean_that_nothing_divides_is_named_beside_a_loss_with_an_unknown_weight(
+    hard: tuple[float, ...], more: dict[str, float], is_named: bool
+) -> None:
+    undivided, divided = (
+        judged([facts(distillation(n, hard, divided=is_divided, **more)) for n in (1, 2, 3)])
+        for is_divided in (False, True)
+    )
+    assert accused(divided).keys() <= {"reduction.balance_off"}
+    named = [f for f in undivided.findings if f.rule == "reduction.missing_division"]
+    how = (
+        "is added undivided on each of the 4 micro-batches. Its weight is 4 times its coefficient."
+    )
+    assert [f.summary for f in named] == is_named * [f"The cross entropy {how}"]
+    assert not is_named or accused(undivided).keys() == {"reduction.missing_division"}
+
+
+def test_a_loss_of_unknown_weight_has_one_if_another_loss_is_divided_rightly() -> None:
+    def summed(number: int, share: float) -> StepFacts:
+        """A divergence that is a sum over the batch, beside a cross entropy."""
+        divergence = term(8, 2.0 / 4, "sum", coefficient=4.0, head=1)
+        divergence = dataclasses.replace(divergence, kind="SumBackward0")
+        return facts(record([[divergence, term(8, share / 8, head=2)]] * 4, number))
+
+    for share, found in ((1 / 4, set()), (1 / 3, {"reduction.balance_off"})):
+        assert accused(judged([summed(n, share) for n in (1, 2, 3)])).keys() == found
 
 
 def test_a_division_by_k_may_cancel_a_constant_of_the_formula() -> None:

@@ -55,6 +55,7 @@ from gradledger_monitor.rules.balance.further import (
     is_divided_twice,
     is_in_one_micro_batch,
     is_undivided,
+    is_undivided_mean,
     shape,
     window_of_the_same_weight,
 )
@@ -196,7 +197,16 @@ def diagnose(facts: StepFacts, past: Sequence[Closed]) -> list[Diagnosis]:
     if of_several_losses and first.pattern not in FAIR:
         return [Diagnosis("unmeasured", CHANGED, main)]
     others = [(o, _of_further(facts, o, first, past)) for o in further]
+    if first.pattern == "constant" and not first.evidence and any(map(_is_right, others)):
+        first = Diagnosis("coefficient", objective=main)
     return [first, *[_beside(facts, o, past, diagnosis) for o, diagnosis in others]]
+
+
+def _is_right(further: tuple[Objective, Diagnosis]) -> bool:
+    """Whether a loss beside the main one is divided rightly, so that this one has a weight."""
+    objective, diagnosis = further
+    by_chance = objective.is_penalty or objective.is_undivided_sum
+    return diagnosis.pattern == "fair" and not by_chance
 
 
 def why_undecided(facts: StepFacts) -> str | None:
@@ -361,6 +371,9 @@ def _of_further(
     if is_steady and is_added_by_every_rank(facts, objective):
         return Diagnosis("term_world", objective=objective, ratio=facts.run.world_size)
     of_samples = main.objective is not None and divides_by_samples(facts, main.objective)
+    k = facts.micro_batches_of(objective)
+    if main.pattern == "constant" and is_undivided_mean(facts, objective):
+        return Diagnosis("term_missing", objective=objective, ratio=k)
     normalised = main.pattern in NORMALISED or (main.pattern == "wandering" and of_samples)
     if not normalised or is_in_one_micro_batch(main.objective, objective):
         return Diagnosis("coefficient", objective=objective)
@@ -370,7 +383,6 @@ def _of_further(
     beside_padding = constant_beside_padding(facts, objective, past)
     if beside_padding:
         return Diagnosis("term_padding", objective=objective, constant=beside_padding)
-    k = facts.micro_batches_of(objective)
     if is_undivided(facts, objective):
         return Diagnosis("term_missing", objective=objective, ratio=k)
     other = window_of_the_same_weight(facts, objective, past)

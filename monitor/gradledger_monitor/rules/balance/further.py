@@ -29,6 +29,7 @@ from gradledger_monitor.rules.balance.evidence import (
 )
 from gradledger_monitor.rules.balance.patterns import Closed
 
+HALF = 2  # the formula of a divergence of normal distributions has a half
 FEWEST_DIVIDED = 3  # micro-batches from which a second division by as many is reported
 
 
@@ -92,9 +93,35 @@ def is_undivided(facts: StepFacts, objective: Objective) -> bool:
     weighs = _constant_that_it_weighs(facts, objective, k)
     if weighs is None or coefficient is None:
         return weighs is not None
-    rest_is_formula = weighs == abs(outer or 1.0) or not is_round(coefficient * k)
     beside = _is_divided_beside(facts, objective)
+    halved = beside and k != HALF and Near(abs(coefficient / (outer or 1.0)), WEIGHT)(1 / HALF)
+    rest_is_formula = weighs == abs(outer or 1.0) or halved or not is_round(coefficient * k)
     return is_undivided_coefficient(outer, k, beside) and rest_is_formula
+
+
+def is_undivided_mean(facts: StepFacts, objective: Objective) -> bool:
+    """Whether nothing divides the means of an objective, and its constant contains no 1/K.
+
+    That is one that looks undivided; or the half of each of two means. Or the more usual one, if
+    another loss has another constant, which looks undivided: no common factor is in both.
+    """
+    k, terms = facts.micro_batches_of(objective), objective.terms
+    parts = len(terms) / len({(term.rank, term.micro_batch) for term in terms})
+    constants = {number(term.loss_term.coefficient) for term in terms}
+    constant = abs(constants.pop() or 1.0)
+    plain = reductions(objective) == {"mean"} and objective.is_undivided and not constants
+    intended = constant * parts * (facts.run.declared_scale or 1.0)
+    is_k = Near(objective.ledger.balance, facts.tolerance)(k * intended)
+    if k == 1 or objective.is_penalty or not plain or not is_k:
+        return False
+    outer = _outer_constant(objective)
+    if constant * parts == 1.0 or constant != abs(outer or 1.0):
+        return constant * parts == 1.0
+    others = [_outer_constant(o) for o in facts.objectives if o is not objective]
+    beside = any(is_undivided_coefficient(each, k) for each in others if each not in (None, outer))
+    return is_undivided_coefficient(outer, k) or (
+        beside and is_undivided_coefficient(outer, k, beside=True)
+    )
 
 
 def _has_divisors_without_k(facts: StepFacts, objective: Objective, k: int) -> bool:

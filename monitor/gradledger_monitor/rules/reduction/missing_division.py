@@ -37,7 +37,8 @@ class MissingDivision(Rule):
     The balance of the window, or of one of its loss terms, is K instead of 1; or K times the
     constant that the loss is multiplied by. If that is not known, or may contain a division by K,
     windows of different K show it. Of a further loss, a usual constant in front of it shows it,
-    or divisions by other constants than K, where a division is written for the main loss.
+    or divisions by other constants than K, where a division is written for the main loss. If the
+    divisor of the main loss is not known, a mean that nothing divides shows it.
 
     **Why it matters**
 
@@ -63,6 +64,7 @@ class MissingDivision(Rule):
     """
 
     points_at = ("backward", "loss")
+    inhibits = ("reduction.balance_off",)
     precondition = BALANCE_OFF
 
     def evaluate(self, window: Window) -> Outcome:
@@ -85,11 +87,13 @@ def _of_one(window: Window, objective: Objective, evidence: str) -> Outcome:
         else f"the {name} is added undivided on each of the {k} micro-batches. Its weight is {k} "
         "times its coefficient."
     )
+    normalised = f"The {main} is normalised over the window, but "
+    if shows(window, "constant"):  # what divides the main loss is not known
+        normalised, how = "", how[0].upper() + how[1:]
     return finding(
         severity_of_one(objective, objectives),
         f"The {name} is not divided by {by}",
-        f"The {main} is normalised over the window, but {how}"
-        f"{share_sentence(objective, objectives)}",
+        f"{normalised}{how}{share_sentence(objective, objectives)}",
         FIX_OF_ONE,
         objective=name,
         factor=k,
