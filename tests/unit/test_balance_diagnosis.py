@@ -2304,3 +2304,21 @@ def test_sums_of_weights_are_called_so() -> None:
     # a constant may be a weight: then nothing shows that the sums are what it is divided by
     others = judged(weighted_means((31.0, 9.5, 22.4, 17.0), (20, 4, 12, 8), 7.0))
     assert not any("weights add up" in finding.summary for finding in others.findings)
+
+
+@pytest.mark.parametrize(
+    ("labels", "named"),
+    [
+        ((6, 2, 4), "reduction.missing_division"),  # the mean divides by them
+        (None, "reduction.unnormalised_sum"),
+    ],
+)
+def test_of_one_utterance_in_each_micro_batch_the_mean_is_no_sum(
+    labels: tuple[int, ...] | None, named: str
+) -> None:
+    losses = [
+        term(1, 1 / count, "none", elements=1, element_weight=1.0, size=None, positions=count)
+        for count in labels or (1, 1, 1)
+    ]
+    losses = [dataclasses.replace(loss, kind="CtcLossBackward0") for loss in losses]
+    assert accused(judged([facts(record(losses, n)) for n in (1, 2, 3)])).keys() == {named}

@@ -246,6 +246,26 @@ def test_real_and_fake_on_one_layer_are_two_tasks() -> None:
     assert [o.ledger.balance for o in step.objectives] == pytest.approx([1, 1])
 
 
+@pytest.mark.parametrize(
+    ("tasks", "targets", "may"),
+    [
+        ((1, 1), (1.0, 1.0), False),  # a generator accumulates, with a loss beside
+        ((1, 2), (1.0, 1.0), True),  # two critics, one after the other
+        ((None, None), (1.0, 1.0), True),
+        ((1, 1), (1.0, 0.0), True),
+    ],
+)
+def test_several_losses_of_which_one_layer_computes_the_first_are_parts_of_one(
+    tasks: tuple[int | None, ...], targets: tuple[float, ...], may: bool
+) -> None:
+    batches = [regression(8, constant=True, target=target) for target in targets]
+    for batch, task in zip(batches, tasks, strict=True):
+        batch.terms.append(Term("MeanBackward0", "mean", 8, size=8, weight=1 / 8))
+        batch.task = task
+    step = facts(StepRecord(0, 1, 1.0, batches, post_factor=1.0))
+    assert step.may_be_separate_losses == may
+
+
 def test_constant_targets_of_a_cross_entropy_are_a_positive_example_in_a_fixed_column() -> None:
     batches = means(8, 8)
     sent = record(batches)

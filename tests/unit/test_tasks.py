@@ -51,6 +51,25 @@ def test_losses_of_real_and_of_fake_data_are_of_two_tasks() -> None:
     assert [number(layers, real), number(layers, fake), number(layers, real)] == [1, 2, 1]
 
 
+def test_the_losses_of_two_frozen_critics_are_of_two_tasks() -> None:
+    generator = nn.Linear(4, 6)
+    critics = [nn.Linear(6, 1), nn.Sequential(nn.Unflatten(1, (1, 6)), nn.Conv1d(1, 1, 6))]
+    layers, numbers = Tasks(), []
+    for critic in critics * 2:
+        critic.requires_grad_(False)
+        loss = F.softplus(-critic(generator(torch.randn(5, 4)))).mean()
+        numbers.append(number(layers, loss))
+    assert numbers == [1, 2, 1, 2]
+
+
+def test_frozen_weights_that_saved_tensor_hooks_hold_are_not_read() -> None:
+    reads = []
+    generator, critic = nn.Linear(4, 6), nn.Linear(6, 1).requires_grad_(False)
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: reads.append(1) or t):
+        loss = F.softplus(-critic(generator(torch.randn(5, 4)))).mean()
+    assert number(Tasks(), loss) is None and not reads
+
+
 def test_a_loss_without_a_layer_has_no_number() -> None:
     towers = nn.Linear(4, 3), nn.Linear(4, 3)
     left, right = (tower(torch.randn(4, 4)) for tower in towers)

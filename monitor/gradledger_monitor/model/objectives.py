@@ -129,6 +129,15 @@ class Objective:
         sums = [line.tokens for line in reading.ledger.lines] if reading is not None else []
         return len(sums) > 1 and max(sums) <= min(sums) * (1 + tolerance)
 
+    @property
+    def is_mean_of_an_utterance(self) -> bool:
+        """Whether each micro-batch has one utterance, whose loss is divided by its labels.
+
+        So does the mean of a CTC loss, whose one element then weighs 1, as in a sum.
+        """
+        single = all(t.loss_term.elements == 1 for t in self.terms)
+        return single and self.weighted_inside and self.kind.startswith("CtcLoss")
+
     def is_mean_of_counted(self, tolerance: float) -> bool:
         """Whether each micro-batch is divided by its number of tokens with a weight.
 

@@ -9,9 +9,12 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
+from torch.nn import Parameter
+
 from gradledger.observers.losses.found_losses import LossNode
 from gradledger.observers.losses.loss_patterns import parameter_of
 from gradledger.observers.losses.node_names import PARAMETER, PASSED_ON, PROJECTIONS, RESHAPES
+from gradledger.observers.losses.saved_hooks import saved
 
 DEPTH = 24  # nodes between a loss and the layer that computes its input
 LOSSES = 256  # that are looked at, if all are of one task: looking takes microseconds
@@ -55,13 +58,27 @@ def _way_down(node: Any) -> tuple[Any, list[str]]:
     for _ in range(DEPTH):
         name = node.name()
         if name in PROJECTIONS:
-            return parameter_of(node), operations
+            trained = parameter_of(node)
+            return _frozen_weight_of(node) if trained is None else trained, operations
         if name not in RESHAPES and name != PASSED_ON and not _adds_a_bias(node):
             operations.append(name)
         node = next((below for below, _ in node.next_functions if below is not None), None)
         if node is None:
             break
     return None, operations
+
+
+def _frozen_weight_of(projection: Any) -> Any:
+    """The weight of a frozen layer, as a critic is while its generator learns; None if it has none.
+
+    The graph has no parameter then. The gradient of the layer's input needs the weight.
+    """
+    for name in ("mat2", "weight"):
+        weight = saved(projection, name)
+        weight = weight if weight is None or weight._base is None else weight._base
+        if isinstance(weight, Parameter):
+            return weight
+    return None
 
 
 def _adds_a_bias(node: Any) -> bool:

@@ -67,15 +67,26 @@ def may_be_separate(applied: IndexedMicroBatches, tasks: Collection[int]) -> boo
     """Whether constant targets leave open if backwards are one loss, accumulated, or several.
 
     The backwards of two discriminators look like those of one. Micro-batches with equal targets are
-    of one loss if one layer computes them (``tasks`` is not empty), or if it is a cross entropy: a
-    contrastive loss has its positive example in a fixed column.
+    of one loss if one layer computes them (``tasks`` is not empty, or it is that of the first of
+    several losses), or if it is a cross entropy: a contrastive loss has its positive example in a
+    fixed column.
     """
     if len(applied) < 2 or not all(has_constant_targets(m) for _, m in applied):
         return False
     if tasks and len(set(constant_targets(applied).values())) == 1:
         return False
+    if _are_of_one_task(applied):
+        return False
     kinds = {t.kind for _, m in applied for t in m.terms if not t.kind.startswith(REDUCTIONS)}
     return not all(kind.startswith("NllLoss") for kind in kinds)
+
+
+def _are_of_one_task(applied: IndexedMicroBatches) -> bool:
+    """Whether one layer computes the first loss of each micro-batch, which has equal targets."""
+    several = all(len(m.terms) > 1 for _, m in applied)
+    with_targets = not any(m.terms[0].kind.startswith(REDUCTIONS) for _, m in applied)
+    alike = {(m.task, number(m.fingerprint)) for _, m in applied}
+    return several and with_targets and len(alike) == 1 and None not in alike.pop()
 
 
 def have_separate_calls(applied: IndexedMicroBatches) -> bool:

@@ -157,7 +157,7 @@ def _by_weights(
     if (masked := by_masked_elements(facts, objective, past)) is not None:
         return masked
     divided = not objective.is_undivided and coefficient_explains(facts, objective, balance)
-    if divided or not is_sum(facts, objective):
+    if divided or objective.is_mean_of_an_utterance or not is_sum(facts, objective):
         return None  # T**2 in front of a mean over as many rows
     weight = objective.ledger.balance / objective.ledger.tokens
     equal = Near(weight, facts.tolerance)

@@ -47,10 +47,10 @@ class UnnormalisedSum(Rule):
     **When it is silent**
 
     The gradients are divided after backward; the loss is a bare sum of elements, whose unit is
-    not known; the loss multiplies its elements by numbers of both signs, as advantages, and each
-    micro-batch may be an episode; the run declares the factor with ``scale=``. Beside another sum,
-    as in the loss of a variational autoencoder, the finding is information, unless it is a cross
-    entropy or a divergence from given probabilities.
+    not known; the loss multiplies its elements by returns or advantages, and each micro-batch may
+    be an episode; the run declares the factor with ``scale=``. Beside another sum, as in the loss
+    of a variational autoencoder, the finding is information, unless it is a cross entropy or a
+    divergence from given probabilities.
 
     **Incidents**
 
