@@ -1683,15 +1683,39 @@ def test_a_mean_that_nothing_divides_is_named_beside_a_loss_with_an_unknown_weig
     assert not is_named or accused(undivided).keys() == {"reduction.missing_division"}
 
 
-def test_a_loss_of_unknown_weight_has_one_if_another_loss_is_divided_rightly() -> None:
-    def summed(number: int, share: float) -> StepFacts:
-        """A divergence that is a sum over the batch, beside a cross entropy."""
-        divergence = term(8, 2.0 / 4, "sum", coefficient=4.0, head=1)
-        divergence = dataclasses.replace(divergence, kind="SumBackward0")
-        return facts(record([[divergence, term(8, share / 8, head=2)]] * 4, number))
+def test_a_factor_of_1_over_k_divides_a_loss_whose_constant_is_k() -> None:
+    """0.5 * (T = 4) ** 2 * loss * (1 / K), of K = 8; nor is 1 / 8 alone a division by 4."""
+    loss = term(10, 1 / 10, coefficient=1.0, outer_coefficient=1 / 8)
+    assert first(facts(record([loss] * 8))).pattern == "coefficient"
+    assert first(facts(record([loss] * 4))).pattern == "missing"
+    alone = term(10, 1 / 10, coefficient=1.0)
+    assert first(facts(record([alone] * 8))).pattern == "missing"
 
-    for share, found in ((1 / 4, set()), (1 / 3, {"reduction.balance_off"})):
-        assert accused(judged([summed(n, share) for n in (1, 2, 3)])).keys() == found
+
+def test_a_loss_of_unknown_weight_has_one_if_another_loss_is_divided_rightly() -> None:
+    def summed(number: int, share: float, kind: str, **more: Any) -> StepFacts:
+        """A sum over the batch, beside a cross entropy."""
+        loss = dataclasses.replace(term(8, 2.0 / 4, "sum", coefficient=4.0, head=1), kind=kind)
+        return facts(record([[loss, term(8, share / 8, head=2, **more)]] * 4, number))
+
+    off = {"reduction.balance_off"}
+    for share, kind, more, found in (
+        (1 / 4, "SumBackward0", {}, set()),
+        (0.7 / 4, "SumBackward0", {"coefficient": 0.7}, set()),
+        (0.7 / 4, "SumBackward0", {}, off),
+        (1 / 4, "NllLossBackward0", {}, off),  # whose unit is known
+    ):
+        steps = [summed(n, share, kind, **more) for n in (1, 2, 3)]
+        assert accused(judged(steps)).keys() == found
+
+
+def test_a_mean_of_one_micro_batch_needs_no_division() -> None:
+    loss = dataclasses.replace(term(8, 2.0, "sum", coefficient=4.0), kind="SumBackward0")
+    steps = [
+        facts(record([[loss, term(8, 1 / 8, undivided=True, head=2)]], number))
+        for number in (1, 2, 3)
+    ]
+    assert accused(judged(steps)) == {}
 
 
 def test_a_division_by_k_may_cancel_a_constant_of_the_formula() -> None:

@@ -41,6 +41,7 @@ from gradledger_monitor.rules.balance.evidence import (
     coefficient_explains,
     constant_over_positions,
     divides_by_samples,
+    has_known_unit,
     holds_the_whole_window,
     is_multiplied_by_samples,
     may_pass_on_gradients,
@@ -197,16 +198,21 @@ def diagnose(facts: StepFacts, past: Sequence[Closed]) -> list[Diagnosis]:
     if of_several_losses and first.pattern not in FAIR:
         return [Diagnosis("unmeasured", CHANGED, main)]
     others = [(o, _of_further(facts, o, first, past)) for o in further]
-    if first.pattern == "constant" and not first.evidence and any(map(_is_right, others)):
+    of_any_weight = first.pattern == "constant" and not first.evidence
+    if of_any_weight and not has_known_unit(main) and any(_is_right(facts, o) for o in further):
         first = Diagnosis("coefficient", objective=main)
     return [first, *[_beside(facts, o, past, diagnosis) for o, diagnosis in others]]
 
 
-def _is_right(further: tuple[Objective, Diagnosis]) -> bool:
+def _is_right(facts: StepFacts, objective: Objective) -> bool:
     """Whether a loss beside the main one is divided rightly, so that this one has a weight."""
-    objective, diagnosis = further
-    by_chance = objective.is_penalty or objective.is_undivided_sum
-    return diagnosis.pattern == "fair" and not by_chance
+    balance = objective.ledger.balance / (facts.run.declared_scale or 1.0)
+    undivided = objective.is_undivided_sum or (
+        objective.is_undivided and facts.micro_batches_of(objective) > 1
+    )
+    return not (objective.is_penalty or undivided) and (
+        is_fair(facts, objective) or coefficient_explains(facts, objective, balance)
+    )
 
 
 def why_undecided(facts: StepFacts) -> str | None:

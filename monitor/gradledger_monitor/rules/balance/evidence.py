@@ -395,11 +395,13 @@ def is_undivided_alone(objective: Objective, with_coefficient: bool = False) -> 
 
 
 def coefficient_explains(facts: StepFacts, objective: Objective, balance: float) -> bool:
-    """B is the constant that the loss is multiplied by."""
+    """B is the constant that the loss is multiplied by, without an outermost factor of 1/K."""
     coefficient = common_coefficient(objective)
     if coefficient is None or _divides_by_k_again(facts, coefficient):
         return False
-    return Near(balance, facts.tolerance)(abs(coefficient) or 1.0)
+    outer, k = number(objective.terms[0].loss_term.outer_coefficient), facts.micro_batches
+    divisor = k if outer is not None and Near(outer, SINGLE)(1 / k) else 1
+    return Near(balance, facts.tolerance)(abs(coefficient * divisor) or 1.0)
 
 
 def _divides_by_k_again(facts: StepFacts, coefficient: float) -> bool:
