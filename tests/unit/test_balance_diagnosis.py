@@ -1648,10 +1648,14 @@ def distillation(
     """A divergence times the square of a temperature, and cross entropies with these constants, on
     each of four micro-batches of 8 samples."""
     k, divisors = (4, [4.0]) if divided else (1, [])
-    apart = {"coefficient": soft, "outer_coefficient": outer, "divisors": [*divisors, 8.0]}
+    apart: dict[str, Any] = {
+        "coefficient": soft,
+        "outer_coefficient": outer,
+        "divisors": [*divisors, 8.0],
+    }
     divergence = term(8, soft / 8 / k, "sum", elements=80, element_weight=soft / 8 / k, **apart)
     divergence = dataclasses.replace(divergence, kind="KlDivergence", head=1)
-    alike = {"undivided": not divided, "divisors": divisors, "head": 2}
+    alike: dict[str, Any] = {"undivided": not divided, "divisors": divisors, "head": 2}
     losses = [term(8, c / 8 / k, coefficient=None if c == 1 else c, **alike) for c in hard]
     return record([[divergence, *losses]] * 4, number)
 

@@ -63,9 +63,14 @@ def test_the_losses_of_two_frozen_critics_are_of_two_tasks() -> None:
 
 
 def test_frozen_weights_that_saved_tensor_hooks_hold_are_not_read() -> None:
-    reads = []
+    reads: list[torch.Tensor] = []
+
+    def read(tensor: torch.Tensor) -> torch.Tensor:
+        reads.append(tensor)
+        return tensor
+
     generator, critic = nn.Linear(4, 6), nn.Linear(6, 1).requires_grad_(False)
-    with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: reads.append(1) or t):
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, read):
         loss = F.softplus(-critic(generator(torch.randn(5, 4)))).mean()
     assert number(Tasks(), loss) is None and not reads
 
