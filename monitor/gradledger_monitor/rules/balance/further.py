@@ -102,8 +102,8 @@ def is_undivided(facts: StepFacts, objective: Objective) -> bool:
 def is_undivided_mean(facts: StepFacts, objective: Objective) -> bool:
     """Whether nothing divides the means of an objective, and its constant contains no 1/K.
 
-    That is one that looks undivided; or the half of each of two means. Or the more usual one, if
-    another loss has another constant, which looks undivided: no common factor is in both.
+    That is one below 1 that looks undivided; or the half of each of two means. Or the more usual
+    one, if another loss has another constant, which looks undivided: no common factor is in both.
     """
     k, terms = facts.micro_batches_of(objective), objective.terms
     parts = len(terms) / len({(term.rank, term.micro_batch) for term in terms})
@@ -119,9 +119,9 @@ def is_undivided_mean(facts: StepFacts, objective: Objective) -> bool:
         return constant * parts == 1.0
     others = [_outer_constant(o) for o in facts.objectives if o is not objective]
     beside = any(is_undivided_coefficient(each, k) for each in others if each not in (None, outer))
-    return is_undivided_coefficient(outer, k) or (
-        beside and is_undivided_coefficient(outer, k, beside=True)
-    )
+    if constant < 1 and is_undivided_coefficient(outer, k):
+        return True
+    return beside and is_undivided_coefficient(outer, k, beside=True)
 
 
 def _has_divisors_without_k(facts: StepFacts, objective: Objective, k: int) -> bool:
