@@ -90,9 +90,13 @@ class Chart:
         if self.reference is not None:
             layout["shapes"] = [_horizontal_line(self.reference)]
         if any(series.right_axis for series in self.series):
-            layout["margin"]["r"] = 58
+            layout["margin"]["r"] = 72
             layout["yaxis2"] = {**_AXIS, "overlaying": "y", "side": "right", "showgrid": False}
             layout["yaxis2"] |= {"tickmode": "auto", "tickformat": "~g", "nticks": 4}
+            layout["yaxis2"]["title"] = _axis_title(
+                next(s.label for s in self.series if s.right_axis)
+            )
+            layout["yaxis"]["title"] = _axis_title(self.series[0].label)
         return layout
 
 
@@ -337,12 +341,12 @@ def shares_figure(rows: Sequence[TokenShare], unit: str = "tokens") -> Figure:
     weight = _bars("share of gradient", VERMILION, labels, [row.gradient_share for row in rows])
     layout = _layout({"tickformat": ".2~%", "rangemode": "tozero", "nticks": 5}, height=280)
     layout |= {"barmode": "group", "bargap": 0.3, "bargroupgap": 0.08}
+    name = f"{'rank/' if '/' in ''.join(labels) else ''}micro-batch"
     layout["xaxis"] |= {
         "type": "category",
         "automargin": True,
-        "unifiedhovertitle": {
-            "text": f"{'rank/' if '/' in ''.join(labels) else ''}micro-batch %{{x}}"
-        },
+        "title": _axis_title(name),
+        "unifiedhovertitle": {"text": f"{name} %{{x}}"},
     }
     return {"data": [tokens, weight], "layout": layout}
 
@@ -358,7 +362,13 @@ def _bars(name: str, colour: str, x: list[str], y: list[float]) -> dict[str, Any
     }
 
 
-_AXIS = {"zeroline": False, "fixedrange": True, "automargin": False}
+# Invisible ticks separate the labels of two axes where these meet, and a label from the last point.
+_TICKS = {"ticks": "outside", "ticklen": 6, "tickcolor": "rgba(0,0,0,0)"}
+_AXIS = {**_TICKS, "zeroline": False, "fixedrange": True, "automargin": False}
+
+
+def _axis_title(text: str) -> dict[str, Any]:
+    return {"text": text, "font": {"size": 11}, "standoff": 4}
 
 
 def _layout(yaxis: dict[str, Any], height: int = HEIGHT) -> dict[str, Any]:
@@ -371,7 +381,7 @@ def _layout(yaxis: dict[str, Any], height: int = HEIGHT) -> dict[str, Any]:
         "hovermode": "x unified",
         "dragmode": "zoom",
         "font": {"size": 12},
-        "xaxis": {"zeroline": False, "showgrid": False, "nticks": 8, "showspikes": False},
+        "xaxis": {**_TICKS, "zeroline": False, "showgrid": False, "nticks": 8, "showspikes": False},
         "yaxis": {**_AXIS, **yaxis},
     }
 

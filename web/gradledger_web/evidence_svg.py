@@ -15,6 +15,7 @@ WIDTH, HEIGHT = 100.0, 40.0
 _MARGIN = 3.0
 LEAST_STEPS = 50  # a tenth of the steps of a finding, or of this many, is shown around them
 POINTS = 100  # of a line
+STEPPED = ("scale", "samples", "micro_batches", "collectives")  # constant between their changes
 
 LABELS = {
     "misallocation": "misallocation d",
@@ -90,7 +91,7 @@ def line_chart(
     text_of = formatting.percent if figure == "misallocation" else formatting.figure
     return LineChart(
         label=LABELS[figure] + (" (log scale)" if log else ""),
-        path=_path(points),
+        path=_path(points, stepped=figure in STEPPED),
         left=left,
         width=round(max(right - left, 0.5), 2),
         first=steps[0],
@@ -108,10 +109,12 @@ def _scale(low: float, high: float, start: float, end: float) -> Callable[[float
     return lambda value: round(start + (value - low) * factor, 2)
 
 
-def _path(points: Sequence[tuple[float, float | None]]) -> str:
+def _path(points: Sequence[tuple[float, float | None]], stepped: bool) -> str:
     parts, drawing = [], False
     for x, y in points:
-        if y is not None:
+        if y is not None and drawing and stepped:
+            parts.append(f"H{x:g}V{y:g}")
+        elif y is not None:
             parts.append(f"{'L' if drawing else 'M'}{x:g} {y:g}")
         drawing = y is not None
     return "".join(parts)

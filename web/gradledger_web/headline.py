@@ -14,7 +14,7 @@ from gradledger_monitor.rules.docs import rules_by_id
 from gradledger_web import formatting
 
 if TYPE_CHECKING:
-    from gradledger_monitor.model.findings import EvaluationResult, Finding
+    from gradledger_monitor.model.findings import EvaluationResult, Finding, TreeNode
 
 WRONG_GRADIENT = "the applied gradient is not the one the loop intends"
 GRADIENT_UNAFFECTED = ("scaler.missing_update",)  # a structural error about the scale alone
@@ -164,15 +164,22 @@ def _required(evaluation: EvaluationResult) -> str:
 
 
 def _reasons(evaluation: EvaluationResult) -> str:
-    """``Not measured: scaler, loop (the reason); reduction (another one).``"""
-    by_reason: dict[str, list[str]] = {}
-    for node in evaluation.tree:
-        if node.status == "not_measured":
-            by_reason.setdefault(node.reason, []).append(_CHECKS.get(node.node, node.node))
-    named = [
-        ", ".join(nodes) + (f" ({reason})" if reason else "") for reason, nodes in by_reason.items()
-    ]
-    return f"Not measured: {'; '.join(named)}." if named else ""
+    """``Not measured: scaler, loop (the reason). Optional checks not measured: ...``."""
+    nodes = [node for node in evaluation.tree if node.status == "not_measured"]
+    required = _by_reason(node for node in nodes if node.node in _REQUIRED)
+    optional = _by_reason(node for node in nodes if node.node not in _REQUIRED)
+    texts = (("Not measured", required), ("Optional checks not measured", optional))
+    return " ".join(f"{title}: {text}." for title, text in texts if text)
+
+
+def _by_reason(nodes: Iterable[TreeNode]) -> str:
+    """``scaler, loop (the reason); reduction (another one)``."""
+    names: dict[str, list[str]] = {}
+    for node in nodes:
+        names.setdefault(node.reason, []).append(_CHECKS.get(node.node, node.node))
+    return "; ".join(
+        ", ".join(named) + (f" ({reason})" if reason else "") for reason, named in names.items()
+    )
 
 
 @dataclass(frozen=True)

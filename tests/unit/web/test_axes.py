@@ -36,6 +36,11 @@ def test_values_that_span_decades_have_a_logarithmic_axis_that_says_so() -> None
     assert linear is not None and "log" not in linear.label
 
 
+def test_a_loss_scale_is_drawn_in_steps() -> None:
+    drawn = line_chart("scale", STEPS, [4.0, 4.0, 8.0], 3, 3)
+    assert drawn is not None and {"H", "V"} < set(drawn.path) and "L" not in drawn.path
+
+
 def test_a_chart_of_a_post_mortem_does_the_same() -> None:
     def ticks(figure: str, values: list[float | None]) -> list[str]:
         drawn = plot(Frame("t", figure=figure), STEPS, [Curve("c", "#000", values)])

@@ -53,6 +53,13 @@ def test_incomplete_names_what_was_not_measured() -> None:
     summary = headline.summarize(evaluation("incomplete", tree=both), 5)
     assert "2 required checks were not measured" in summary.sentence
     assert summary.detail == "Not measured: reduction, scaler (compiled)."
+    optional = (*both, TreeNode("norm", "?", "not_measured", "no gradient norm"))
+    summary = headline.summarize(evaluation("incomplete", tree=optional), 5)
+    assert "2 required checks were not measured" in summary.sentence
+    assert summary.detail == (
+        "Not measured: reduction, scaler (compiled). "
+        "Optional checks not measured: gradient norms (no gradient norm)."
+    )
 
 
 def test_without_a_step_there_is_no_verdict_sentence() -> None:

@@ -230,7 +230,7 @@ export function liveTraces(spec, curves, unit) {
     const values = derived(curves, series.key) ?? [];
     const last = values.findLastIndex((value) => value !== null);
     if (last === -1) return [];
-    return [{ x: [x[last]], y: [values[last]], type: "scatter", mode: "markers", yaxis: series.right_axis ? "y2" : "y", hoverinfo: "skip", marker: { size: 8, color: series.colour, line: { width: 3, color: `${series.colour}59` } } }];
+    return [{ x: [x[last]], y: [values[last]], type: "scatter", mode: "markers", cliponaxis: false, yaxis: series.right_axis ? "y2" : "y", hoverinfo: "skip", marker: { size: 8, color: series.colour, line: { width: 3, color: `${series.colour}59` } } }];
   });
 }
 
@@ -267,7 +267,10 @@ export function layoutOf(spec, unit, range, shapes, traces = [], log = undefined
   const layout = { ...spec.layout, xaxis, shapes: [...(spec.layout.shapes ?? []), ...shapes] };
   const isLog = log ?? (layout.yaxis.type === "log" || spansDecades(spec, traces));
   layout.yaxis = { ...layout.yaxis, ...(isLog ? LOG_AXIS : { type: "linear", nticks: 5 }), ...axisRange(spec, traces, isLog) };
-  if (layout.yaxis2) layout.yaxis2 = { ...layout.yaxis2, ...axisRange({ from_zero: true }, traces, false, "y2") };
+  if (layout.yaxis2) {
+    const right = axisRange({ from_zero: true }, traces, false, "y2");
+    layout.yaxis2 = { ...layout.yaxis2, ...right, visible: "range" in right };
+  }
   return layout;
 }
 
