@@ -36,7 +36,9 @@ class Ledger:
     def __repr__(self) -> str:
         if self._session is None:
             return "Ledger(not recording: this PyTorch is not supported)"
-        return f"Ledger({self._session.settings.name!r}, {self._session.page()})"
+        name = self._session.settings.name
+        parts = (repr(name) if name else "", self._session.page(), self._session.verdict())
+        return f"Ledger({', '.join(filter(None, parts))})"
 
     def log_eval(self, step: int, /, **values: float) -> None:
         """Record evaluation metrics at an optimizer step, e.g. ``log_eval(100, loss=2.1)``.
@@ -107,7 +109,7 @@ def _parse(argument: str, parse: Callable[[Any], T], value: Any) -> T:
     try:
         return parse(value)
     except ValueError as error:
-        raise ValueError(f"{argument}={value!r} is invalid: {error}") from error
+        raise ValueError(f"{argument}={value!r} is invalid: {error}") from None
 
 
 def watch(

@@ -14,6 +14,7 @@ import sys
 import gradledger
 from gradledger import autostart
 from gradledger.autostart import unreachable
+from gradledger.settings import parse_url
 from gradledger.stderr import write_line
 
 HELP = """\
@@ -73,6 +74,11 @@ def run(argv: list[str]) -> int:
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
     if not command:
         parser.error("COMMAND is missing. Example: gradledger run -- python train.py")
+    if options.url is not None:
+        try:
+            parse_url(options.url)
+        except ValueError as error:
+            parser.error(f"--{error}")
     command = autostart.with_python(command)
     env = autostart.environment(
         os.environ, command, name=options.name, project=options.project, url=options.url

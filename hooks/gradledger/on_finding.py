@@ -108,6 +108,11 @@ class FindingHandler:
         """Whether to request findings from the service."""
         return self.policy.action != "off"
 
+    @property
+    def verdict(self) -> str:
+        """The verdict in the last reply of the service, with the steps that it is about."""
+        return run_report.verdict_text(self._state)
+
     # ------------------------------------------------------------ on the uploader thread
 
     def on_reply(self, state: RunState | None) -> None:
@@ -120,6 +125,7 @@ class FindingHandler:
         """Write the verdict of the run, with the state that ``request`` returns."""
         if self._summary and self._state is not None and self._prints():
             state = run_report.final_state(self._state, request)
+            self._state = state or self._state
             write_block(run_report.end_lines(state, self._current, self._run_url()))
 
     def on_findings(self, findings: Iterable[dict[str, Any]]) -> None:

@@ -159,6 +159,10 @@ class Session:
         url = self.settings.url.rstrip("/")
         return url if self._run is None else f"{url}/runs/{quote(self._run.run, safe='')}"
 
+    def verdict(self) -> str:
+        """The verdict of the run in the last reply of the service; empty without one."""
+        return self.finding_handler.verdict
+
     def log_eval(self, step: Any, values: Mapping[str, Any]) -> None:
         """Send evaluation metrics; report and omit values that are not a single number."""
         with guard.fail_open("ledger.log_eval"):

@@ -120,8 +120,8 @@ def parse_url(value: Any) -> str:
     """The URL of a service, from a string or an object whose text is one."""
     try:
         return _url(str(value))
-    except ValueError as error:
-        raise ValueError(f"url={value!r} is invalid: use a URL such as http://host:4777") from error
+    except ValueError:
+        raise ValueError(f"url={value!r} is invalid: use a URL such as http://host:4777") from None
 
 
 def _token(value: str) -> str | None:

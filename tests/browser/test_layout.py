@@ -38,11 +38,9 @@ def box_of(element: Locator) -> FloatRect:
 
 def overlap(one: FloatRect, other: FloatRect) -> bool:
     """Whether two boxes share more than their edges."""
-    return all(
-        one[start] + 0.5 < other[start] + other[length]
-        and other[start] + 0.5 < one[start] + one[length]
-        for start, length in (("x", "width"), ("y", "height"))
-    )
+    wide = min(one["x"] + one["width"], other["x"] + other["width"]) - max(one["x"], other["x"])
+    high = min(one["y"] + one["height"], other["y"] + other["height"]) - max(one["y"], other["y"])
+    return wide > 0.5 and high > 0.5
 
 
 def resized(page: Page, width: int) -> Page:

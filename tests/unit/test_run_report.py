@@ -33,6 +33,17 @@ def test_a_finding_has_three_lines_without_control_characters() -> None:
     assert max(map(len, lines)) <= run_report.MAX_TEXT and lines[1].endswith("word...")
 
 
+def test_a_ledger_shows_the_verdict_and_the_steps_that_it_is_about() -> None:
+    handler = FindingHandler(Policy("warn"), run_url=lambda: URL, prints=lambda: False)
+    assert handler.verdict == ""
+    handler.on_reply(PENDING)
+    assert handler.verdict == ""  # no step is evaluated
+    handler.on_reply(EVALUATED._replace(ended=False))
+    assert handler.verdict == "broken after 40 evaluated steps so far"
+    handler.on_reply(None)  # a reply without the state of the run
+    assert handler.verdict == "broken after 40 evaluated steps so far"
+
+
 def test_the_end_has_the_verdict_the_findings_and_the_address() -> None:
     lines = run_report.end_lines(EVALUATED, [finding(), finding(1)], URL)
     assert lines[0] == "BROKEN after 40 evaluated steps: 2 findings"

@@ -6,6 +6,8 @@ import io
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from gradledger_monitor.model.findings import EvaluationResult, Finding, TreeNode
 from gradledger_monitor.reports import terminal
 
@@ -46,8 +48,31 @@ def test_summaries_are_not_markup() -> None:
     assert "[bold]sits[/bold]" in text()
 
 
-def test_a_file_gets_no_colours() -> None:
-    assert "\x1b[" not in text()
+class Terminal(io.StringIO):
+    """A stream that is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_file_gets_no_colours_and_no_spaces_at_the_ends_of_lines() -> None:
+    report = text()
+    assert "\x1b[" not in report
+    assert [line for line in report.splitlines() if line != line.rstrip()] == []
+
+
+def test_a_terminal_gets_colours_but_none_with_no_color(monkeypatch: pytest.MonkeyPatch) -> None:
+    def written() -> str:
+        stream = Terminal()
+        result = EvaluationResult("broken", [FINDING], [NODE], {})
+        terminal.console(stream).print(terminal.report("mine", 12, 2, result))
+        return stream.getvalue()
+
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert "\x1b[" in written()
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b[" not in written()
 
 
 def test_gaps_between_steps_are_not_hidden() -> None:

@@ -56,13 +56,21 @@ def end_lines(state: RunState | None, findings: Sequence[ReportedFinding], url: 
     """The verdict, the findings and the address; ``state`` is None if it is not known yet."""
     if state is None:
         return [f"the verdict is not computed yet: {url}"]
-    steps = "1 evaluated step" if state.steps == 1 else f"{state.steps:,} evaluated steps"
-    so_far = "" if state.ended else " so far"
     count = {0: "no findings", 1: "1 finding"}.get(len(findings), f"{len(findings)} findings")
     verdict = stderr.coloured(_text(state.verdict).upper(), COLOURS.get(state.verdict, "1"))
-    lines = [f"{verdict} after {steps}{so_far}: {count}"]
+    lines = [f"{verdict} {_extent(state)}: {count}"]
     lines += [_headline(finding) for finding in findings[:MAX_FINDINGS]]
     return [*lines, url]
+
+
+def verdict_text(state: RunState | None) -> str:
+    """``broken after 30 evaluated steps``; empty before the first one."""
+    return "" if state is None or not state.steps else f"{_text(state.verdict)} {_extent(state)}"
+
+
+def _extent(state: RunState) -> str:
+    steps = "1 evaluated step" if state.steps == 1 else f"{state.steps:,} evaluated steps"
+    return f"after {steps}{'' if state.ended else ' so far'}"
 
 
 def final_state(

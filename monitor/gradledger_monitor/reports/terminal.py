@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import TextIO
+from typing import Literal, TextIO
 
-from rich.console import Console, Group, RenderableType
-from rich.padding import Padding
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.rule import Rule
+from rich.segment import Segment
 from rich.text import Text
 
 from gradledger_monitor.common.sanitize import printable, sanitize
@@ -44,8 +46,9 @@ _STATUS_STYLES = {
 
 
 def console(stream: TextIO) -> Console:
-    """A console for ``stream``, at most ``MOST_COLUMNS`` wide."""
-    output = Console(file=stream, highlight=False, markup=False, emoji=False)
+    """A console for ``stream``, at most ``MOST_COLUMNS`` wide; plain if ``NO_COLOR`` is set."""
+    system: Literal["auto"] | None = None if os.environ.get("NO_COLOR") else "auto"
+    output = Console(file=stream, color_system=system, highlight=False, markup=False, emoji=False)
     output.width = min(output.width, MOST_COLUMNS) if output.is_terminal else MOST_COLUMNS
     return output
 
@@ -94,7 +97,23 @@ def _together(findings: Sequence[Finding]) -> Iterator[tuple[Finding, str]]:
 def _finding(finding: Finding, of: str) -> RenderableType:
     style = "dim" if finding.inhibited_by else STYLES[finding.severity]
     title = Text.assemble("\n", (finding.severity, style), "  ", (finding.title, "bold"))
-    return Group(title, Padding(Group(*_details(finding, of)), (0, 0, 0, 2)))
+    return Group(title, _Indented(Group(*_details(finding, of))))
+
+
+@dataclass(frozen=True)
+class _Indented:
+    """Text, two columns to the right, without spaces at the ends of its lines."""
+
+    text: RenderableType
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        narrower = options.update_width(options.max_width - 2)
+        for line in console.render_lines(self.text, narrower, pad=False):
+            plain = "".join(segment.text for segment in line)
+            if plain.strip():
+                yield Segment("  ")
+                yield from Segment.adjust_line_length(line, cell_len(plain.rstrip()), pad=False)
+            yield Segment.line()
 
 
 def _details(finding: Finding, of: str) -> Iterator[Text]:

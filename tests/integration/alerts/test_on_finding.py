@@ -104,6 +104,7 @@ def test_by_default_a_finding_is_printed_once_and_training_continues(
     with training.ledger:
         training.train_until(lambda: received)
         training.train(20)
+    assert f"/runs/{run}" in repr(training.ledger) and ", broken after " in repr(training.ledger)
     output = capfd.readouterr().err
     assert output.startswith("gradledger: ") and output.count(RULE) == 1
     headline, summary, url = output.splitlines()

@@ -151,6 +151,12 @@ def test_options_reach_the_command_as_variables(launch: Launch) -> None:
     assert variables["PYTHONPATH"] == str(autostart.PATH)
 
 
+def test_an_address_that_is_none_is_a_bad_option(launch: Launch) -> None:
+    done = launch("run", "--url", "nonsense", "--", "env")
+    assert done.returncode == 2 and done.stdout == ""
+    assert "--url='nonsense' is invalid: use a URL such as http://host:4777" in done.stderr
+
+
 TAGGED = """
 import gradledger, torch
 watched = gradledger.watch(config={"lr": 1, "tags": "own"})

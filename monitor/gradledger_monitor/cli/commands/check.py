@@ -190,7 +190,8 @@ def check(
         status = 0 if allow_incomplete else INCOMPLETE
     elif sys.stderr.isatty():
         seconds = duration(time.monotonic() - started)
-        typer.echo(f"gradledger: exit status {status}: {MEANINGS[status]}, {seconds}", err=True)
+        meaning = "interrupted" if ended and ended.interrupted else MEANINGS[status]
+        typer.echo(f"gradledger: exit status {status}: {meaning}, {seconds}", err=True)
     raise typer.Exit(status)
 
 
