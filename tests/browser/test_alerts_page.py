@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -89,6 +90,7 @@ def test_a_channel_and_a_route_are_added_and_removed(page: Page) -> None:
     channels.get_by_label("URL").fill("https://example.org/hook")
     channels.get_by_role("button", name="Add channel").press("Enter")
     expect(page.locator(".secret code")).to_contain_text("whsec_")
+    expect(page).to_have_url(re.compile("/alerts$"))  # a reload does not send the form again
     expect(channels).to_contain_text("60 open findings of the last day")
     expect(channels.get_by_role("button", name="Send 60 open findings to on-call")).to_be_visible()
     page.get_by_text("Add a route", exact=True).click()

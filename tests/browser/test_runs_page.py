@@ -158,3 +158,22 @@ def test_an_archived_run_leaves_the_list_and_is_found_by_its_tag(
     page.get_by_role("button", name="Remove the tag archived").click()
     page.goto("/?search=done+with")
     expect(page.locator("[data-run=done-with]")).to_be_visible()
+
+
+def test_selected_runs_are_tagged_and_archived_together(page: Page, service: Service) -> None:
+    for run in ("tagged-1", "tagged-2", "tagged-3"):
+        service.post(batch(run, [fair_step(1)], name=run, project="tagging"))
+    page.goto("/?search=tagging")
+    for run in ("tagged-1", "tagged-2"):
+        page.locator(f"[data-run={run}] input").check()
+    page.get_by_label("Tag for the selected runs").fill("good")
+    page.get_by_role("button", name="Add tag").click()
+    tag = page.locator("tr[data-run] .tag", has_text="good")
+    expect(tag).to_have_count(2)
+    expect(page.locator("[data-run=tagged-3] .tag")).to_have_count(0)
+    expect(page.get_by_role("searchbox")).to_have_value("tagging")  # the view stays
+    page.locator("[data-run=tagged-3] input").check()
+    page.get_by_role("button", name="Archive").click()
+    expect(page.locator("tr[data-run]")).to_have_count(2)
+    page.get_by_role("link", name="Archived").click()
+    expect(page.locator("[data-run=tagged-3]")).to_be_visible()

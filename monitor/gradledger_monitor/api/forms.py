@@ -20,10 +20,20 @@ async def read_form(request: Request) -> Form:
     return parse((await request_bodies.read(request, MAX_BYTES)).decode("utf-8", "replace"))
 
 
+async def read_lists(request: Request) -> Mapping[str, list[str]]:
+    """All values of each field of a form, by name."""
+    return parse_lists((await request_bodies.read(request, MAX_BYTES)).decode("utf-8", "replace"))
+
+
 def parse(body: str) -> Form:
-    """The first value of each field, trimmed. NUL is removed: a database cannot store it."""
+    """The first value of each field."""
+    return {name: values[0] for name, values in parse_lists(body).items()}
+
+
+def parse_lists(body: str) -> dict[str, list[str]]:
+    """The values of each field, trimmed. NUL is removed: a database cannot store it."""
     fields = parse_qs(body)
-    return {name: values[0].replace("\0", "").strip() for name, values in fields.items()}
+    return {name: [v.replace("\0", "").strip() for v in values] for name, values in fields.items()}
 
 
 def numbers(form: Form, names: Iterable[str]) -> tuple[dict[str, float], dict[str, str]]:

@@ -174,6 +174,10 @@ export function keepInPlace(change) {
   if (still?.isConnected) scrollBy({ top: still.getBoundingClientRect().top - before, behavior: "instant" });
 }
 
+// The answer to a form is at the address of the form, which cannot be fetched, nor reloaded without sending it again.
+const canonical = /** @type {HTMLLinkElement | null} */ (document.querySelector("link[rel=canonical]"));
+if (canonical && canonical.href !== location.origin + location.pathname) history.replaceState(null, "", canonical.href);
+
 /** Fetches this page again and replaces its live regions: only the server renders HTML. */
 export async function refresh() {
   const response = await fetch(location.href, { headers: { Accept: "text/html" } });
