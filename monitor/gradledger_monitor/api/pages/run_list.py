@@ -80,7 +80,7 @@ async def tag_runs(request: Request, store: StoreDep) -> RedirectResponse:
     form = await read_lists(request)
     word = ARCHIVED if "archive" in form.get("do", ()) else form.get("tag", [""])[0]
     await run_in_threadpool(_tag, store, form.get("run", [])[:PAGE], word)
-    query = request.url.query
+    query = request.scope["query_string"].decode("latin-1")
     return redirect(f"/?{query}" if query else "/")
 
 
