@@ -1,4 +1,4 @@
-"""The second cycle has a hundredth of the learning rate."""
+"""The second cycle has a two-hundredth of the learning rate."""
 
 import torch
 
@@ -9,9 +9,9 @@ model = TinyLM()
 optimizer = torch.optim.Adam(model.parameters(), lr=0.005)
 losses = []
 
-for step, window in enumerate(text(480, lengths=[[[6, 8, 5, 9] * 4]])):
+for step, window in enumerate(text(600, lengths=[[[6, 8, 5, 9] * 4]])):
     (ids, labels), *_ = window
-    optimizer.param_groups[0]["lr"] = 0.005 / 100 ** (step >= 200)
+    optimizer.param_groups[0]["lr"] = 0.005 / 200 ** (step >= 200)
     optimizer.zero_grad()
     loss = token_loss(model(ids), labels)
     loss.backward()
