@@ -54,30 +54,6 @@ def weighs_elements(terms: list[WeightedTerm]) -> bool:
     return any(len(each) >= SINGLE_ELEMENTS and differ(each) for each in elements.values())
 
 
-def excess_of_combination(facts: StepFacts) -> int | float | None:
-    """R, 1/R or R/n, if a loop that combines the ranks itself is off from an average by that.
-
-    The loop multiplies the sum over ranks by ``factor``: 1/R is an average, so factor * R is the
-    excess over it. With 1/n, it divides by the ranks of a node, or of another group. Of groups over
-    which DDP averages, their number takes the place of R. None if it is off by another number.
-    """
-    factor, ranks = facts.all_reduce_factor, facts.run.world_size
-    if factor is None:
-        return None
-    near = Near(factor * ranks, facts.tolerance)
-    parts = (facts.all_reduce and facts.all_reduce.of_groups) or ranks
-    of_groups = [parts // n for n in range(2, parts) if parts % n == 0]
-    return next((each for each in (parts, 1 / parts, *of_groups) if near(each)), None)
-
-
-def multiplied_later(facts: StepFacts, number: float) -> bool:
-    """Whether the loop multiplies by that what the wrapper has averaged, without the loss scale."""
-    if not facts.averaged or facts.all_reduce is not None or facts.factor_unmeasured:
-        return False
-    factor = facts.shared_factors[facts.lowest_rank] * (facts.scale or 1.0)
-    return Near(factor, facts.tolerance)(number)
-
-
 def reductions(objective: Objective) -> set[str]:
     """The reductions of its terms: "mean", "sum", "none"."""
     return {term.loss_term.reduction for term in objective.terms}
@@ -310,33 +286,6 @@ def constant_over_positions(facts: StepFacts, objective: Objective) -> float | N
     if "mean" not in reductions(objective) and all(near(1 / whole) for near, _ in weighted):
         return 1.0
     return None
-
-
-def is_scaled_by_loop(facts: StepFacts) -> bool:
-    """Whether the loop itself multiplied the gradients after backward, more than to unscale them.
-
-    Where PyTorch clips, the loop does not.
-    """
-    if facts.factor_unmeasured is not None or facts.calls("clip_norm"):
-        return False
-    return not Near(_factor_of_loop(facts), facts.tolerance)(1.0)
-
-
-def divides_by_count_after_backward(facts: StepFacts) -> bool:
-    """Whether the factor after backward is 1, R or K over a whole number: a count, right or wrong.
-
-    The coefficient of a clip is no such number. The factor is a ratio of single-precision numbers;
-    that of half-precision ones shows nothing, and is taken for a count.
-    """
-    if facts.tolerance > WEIGHT:
-        return True
-    divisor = 1 / (_factor_of_loop(facts) or 1.0)
-    multiples = [divisor * n for n in (1, facts.run.world_size, facts.micro_batches)]
-    return any(m > 1 and abs(m - round(m)) <= SINGLE * m for m in multiples)
-
-
-def _factor_of_loop(facts: StepFacts) -> float:
-    return facts.shared_factors[facts.lowest_rank] * (facts.scale or 1.0)
 
 
 def common_coefficient(objective: Objective) -> float | None:

@@ -13,12 +13,12 @@ from gradledger_monitor.model.objectives import Objective, losses_together
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.token_ledger import total
 from gradledger_monitor.model.tolerances import WEIGHT
+from gradledger_monitor.rules.balance.after_backward import excess_of_combination, multiplied_later
 from gradledger_monitor.rules.balance.counts import FOLLOWED, SHOWN
 from gradledger_monitor.rules.balance.evidence import (
     Near,
     coefficient_explains,
     common_coefficient,
-    excess_of_combination,
     has_known_unit,
     is_bare_reduction,
     is_divided_by,
@@ -30,7 +30,6 @@ from gradledger_monitor.rules.balance.evidence import (
     is_undivided_alone,
     is_undivided_coefficient,
     is_weight,
-    multiplied_later,
     reductions,
 )
 from gradledger_monitor.rules.balance.history import (

@@ -7,6 +7,10 @@ from collections.abc import Sequence
 
 from gradledger_monitor.model.objectives import Objective, read_in
 from gradledger_monitor.model.step_facts import StepFacts
+from gradledger_monitor.rules.balance.after_backward import (
+    divides_by_count_after_backward,
+    is_scaled_by_loop,
+)
 from gradledger_monitor.rules.balance.counts import (
     NO_COUNT,
     divisors_are_counts,
@@ -15,13 +19,11 @@ from gradledger_monitor.rules.balance.counts import (
 from gradledger_monitor.rules.balance.evidence import (
     Near,
     common_coefficient,
-    divides_by_count_after_backward,
     has_known_unit,
     is_mean,
     is_mean_by_weight,
     is_one_divided_cross_entropy,
     is_round,
-    is_scaled_by_loop,
     is_undivided_alone,
     is_weight,
 )

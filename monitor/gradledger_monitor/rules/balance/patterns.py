@@ -10,10 +10,10 @@ from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.model.readings import WeightedTerm
 from gradledger_monitor.model.step_facts import StepFacts
+from gradledger_monitor.rules.balance.after_backward import is_scaled_by_loop
 from gradledger_monitor.rules.balance.beside import Beside, beside
 from gradledger_monitor.rules.balance.evidence import (
     common_coefficient,
-    is_scaled_by_loop,
     weight_of_micro_batch,
 )
 

@@ -7,7 +7,8 @@ from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.model.ranks.manual_all_reduce import ManualAllReduce
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.tolerances import WEIGHT_HALF
-from gradledger_monitor.rules.balance.evidence import Near, is_reduced_by_mean, multiplied_later
+from gradledger_monitor.rules.balance.after_backward import multiplied_later
+from gradledger_monitor.rules.balance.evidence import Near, is_reduced_by_mean
 from gradledger_monitor.rules.balance.patterns import NORMALISED
 from gradledger_monitor.rules.gradient_scale_effects import constant_factor_effect
 from gradledger_monitor.rules.number_text import significant

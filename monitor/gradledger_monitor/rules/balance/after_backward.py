@@ -1,0 +1,58 @@
+"""What multiplies gradients after the backward: the loop, and how the ranks are combined."""
+
+from __future__ import annotations
+
+from gradledger_monitor.model.step_facts import StepFacts
+from gradledger_monitor.model.tolerances import WEIGHT
+from gradledger_monitor.rules.balance.evidence import SINGLE, Near
+
+
+def excess_of_combination(facts: StepFacts) -> int | float | None:
+    """R, 1/R or R/n, if a loop that combines the ranks itself is off from an average by that.
+
+    The loop multiplies the sum over ranks by ``factor``: 1/R is an average, so factor * R is the
+    excess over it. With 1/n, it divides by the ranks of a node, or of another group. Of groups over
+    which DDP averages, their number takes the place of R. None if it is off by another number.
+    """
+    factor, ranks = facts.all_reduce_factor, facts.run.world_size
+    if factor is None:
+        return None
+    near = Near(factor * ranks, facts.tolerance)
+    parts = (facts.all_reduce and facts.all_reduce.of_groups) or ranks
+    of_groups = [parts // n for n in range(2, parts) if parts % n == 0]
+    return next((each for each in (parts, 1 / parts, *of_groups) if near(each)), None)
+
+
+def multiplied_later(facts: StepFacts, number: float) -> bool:
+    """Whether the loop multiplies by that what the wrapper has averaged, without the loss scale."""
+    if not facts.averaged or facts.all_reduce is not None or facts.factor_unmeasured:
+        return False
+    factor = facts.shared_factors[facts.lowest_rank] * (facts.scale or 1.0)
+    return Near(factor, facts.tolerance)(number)
+
+
+def is_scaled_by_loop(facts: StepFacts) -> bool:
+    """Whether the loop itself multiplied the gradients after backward, more than to unscale them.
+
+    Where PyTorch clips, the loop does not.
+    """
+    if facts.factor_unmeasured is not None or facts.calls("clip_norm"):
+        return False
+    return not Near(_factor_of_loop(facts), facts.tolerance)(1.0)
+
+
+def divides_by_count_after_backward(facts: StepFacts) -> bool:
+    """Whether the factor after backward is 1, R or K over a whole number: a count, right or wrong.
+
+    The coefficient of a clip is no such number. The factor is a ratio of single-precision numbers;
+    that of half-precision ones shows nothing, and is taken for a count.
+    """
+    if facts.tolerance > WEIGHT:
+        return True
+    divisor = 1 / (_factor_of_loop(facts) or 1.0)
+    multiples = [divisor * n for n in (1, facts.run.world_size, facts.micro_batches)]
+    return any(m > 1 and abs(m - round(m)) <= SINGLE * m for m in multiples)
+
+
+def _factor_of_loop(facts: StepFacts) -> float:
+    return facts.shared_factors[facts.lowest_rank] * (facts.scale or 1.0)
