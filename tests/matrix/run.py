@@ -80,7 +80,7 @@ def main() -> int:
                 table[pair] = run(python, torch, options.jobs)
                 if options.discard:
                     shutil.rmtree(environment(pair), ignore_errors=True)
-                if options.write:  # after each, because all pairs take hours
+                if options.write:  # after each: all pairs take long
                     write(options.write, table)
                 report(f"Python {pair.python}, PyTorch {torch}: {table[pair]}")
     report("\n" + markdown(table))

@@ -9,7 +9,7 @@ model = TinyLM()
 optimizer = torch.optim.Adam(model.parameters(), lr=0.005)
 losses = []
 
-for step, window in enumerate(text(600, lengths=[[[6, 8, 5, 9] * 4]])):
+for step, window in enumerate(text(900, lengths=[[[6, 8, 5, 9] * 4]])):
     (ids, labels), *_ = window
     optimizer.param_groups[0]["lr"] = 0.005 / 200 ** (step >= 200)
     optimizer.zero_grad()
