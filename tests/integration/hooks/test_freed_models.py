@@ -48,9 +48,12 @@ def test_in_a_turn_another_thread_gets_the_gil() -> None:
     sys.setswitchinterval(60)  # so that nothing else makes this thread release it
     try:
         begin.set()
-        before = list(ran)
-        collectives._leave_a_turn()
-        assert (before, ran) == ([], [True])
+        assert ran == []
+        for _ in range(1_000):  # one is enough, but a busy machine may not run the other thread
+            collectives._leave_a_turn()
+            if ran:
+                break
+        assert ran == [True]
     finally:
         sys.setswitchinterval(interval)
         thread.join()
