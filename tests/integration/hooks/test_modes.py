@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
 import torch
 from torch import nn
 from torch.nn.functional import mse_loss
 
+from gradledger.capture.layers.parameter_names import KEEPS_REFERENCED
+from gradledger.torch_version import at_least
 from helpers.training import recording
+
+pytestmark = pytest.mark.skipif(
+    not at_least(KEEPS_REFERENCED), reason="models are not searched for in this version of PyTorch"
+)
 
 
 def modes(
