@@ -362,7 +362,9 @@ def test_a_cell_of_a_notebook_has_its_number(monkeypatch: pytest.MonkeyPatch) ->
     assert {location.file for location in located(kept)} == {"In [2]"}
 
 
-def test_code_without_a_file_has_no_location() -> None:
+def test_code_without_a_file_has_no_location(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (0, None, ["pass\n"], "<string>")  # as of `python -c`, from Python 3.13 on
+    monkeypatch.setitem(linecache.cache, "<string>", text)
     with recording() as kept:
         exec(HEAD + PLAIN, {"__name__": "__main__"})
     assert len(kept.records()) == 4

@@ -234,7 +234,9 @@ def _classified(filename: str, module: object) -> str | None:
     if package in FRAMEWORKS or filename.startswith("<frozen "):
         return package or "python"
     if filename.startswith("<"):
-        return _SCRIPT if filename in linecache.cache else None  # a cell of a notebook, or exec()
+        # a cell of a notebook, or exec(): Python 3.13 has the text of `python -c` by that name
+        has_text = filename in linecache.cache and filename != "<string>"
+        return _SCRIPT if has_text else None
     if filename.startswith(_STANDARD_LIBRARY) or _PACKAGE_FOLDERS & set(Path(filename).parts):
         return package or "python"
     return _SCRIPT
