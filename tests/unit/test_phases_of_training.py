@@ -74,9 +74,20 @@ def test_phases_that_differ_in_a_constant_alone_are_separate() -> None:
     assert (information.severity, information.steps) == ("info", 4)
 
 
+def test_a_weight_that_contains_the_division_by_k_is_no_missing_division() -> None:
+    """The same loop put right: 1/4 in front of the main loss, and 4/4 of the regularisation."""
+    kind: dict[str, Any] = {"kind": "MeanBackward0", "undivided": True}
+    main = [dataclasses.replace(term(8, 1 / 32), coefficient=0.25, **kind)] * 4
+    regularisation = [dataclasses.replace(term(8, 1 / 8), coefficient=1.0, **kind)] * 4
+    steps = [record(regularisation if n % 4 == 2 else main, n) for n in range(1, 17)]
+    evaluation = judged([facts(step) for step in steps])
+    assert evaluation.verdict == "balanced"
+    assert {finding.severity for finding in evaluation.findings} == {"info"}
+
+
 def test_a_constant_that_is_new_in_each_window_separates_none() -> None:
     ramp = facts(record([term(8, 0.3 / 32, coefficient=0.3)] * 4, 3))
-    past = [Closed(4, 1.0, 32.0, "fair", coefficient=n / 10) for n in (1, 2)]
+    past = [Closed(4, 0.7, 32.0, "pending", coefficient=n / 10) for n in (1, 2)]
     assert of_same_loss(ramp, past) == past
-    same = Closed(4, 1.0, 32.0, "fair", coefficient=0.3)
+    same = Closed(4, 0.7, 32.0, "pending", coefficient=0.3)
     assert of_same_loss(ramp, [*past, same]) == [same]
