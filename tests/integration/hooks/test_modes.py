@@ -59,6 +59,15 @@ def test_a_part_in_evaluation_mode_is_frozen_on_purpose() -> None:
     assert recorded[10] == recorded[15] == (1, [])
 
 
+class DropPath(nn.Dropout):
+    """Dropout of the script."""
+
+
+def test_a_class_of_the_script_is_named_by_what_it_is_derived_from() -> None:
+    model = model_of(DropPath(0.5))
+    assert modes(model, lambda step: model.train(step < 10))[15] == (0, ["Dropout"])
+
+
 def test_a_model_without_such_modules_has_no_modes() -> None:
     model = model_of(nn.LayerNorm(4), nn.BatchNorm1d(4, track_running_stats=False))
     recorded = modes(model, lambda _: model.eval())

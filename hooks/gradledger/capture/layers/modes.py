@@ -13,19 +13,20 @@ import weakref
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.modules.dropout import _DropoutNd
+from torch.nn.modules import batchnorm, dropout
 
 from gradledger.capture.layers.parameter_names import children, models_of
 
 MOST_MODULES = 64  # of an optimizer that are read
+_DROPOUT = getattr(dropout, "_DropoutNd", None)
+_BATCH_NORM = getattr(batchnorm, "_BatchNorm", None)
 
 
 class Modes(NamedTuple):
     """The modes of the modules in one backward."""
 
     training: int  # modules in training mode
-    evaluating: list[str]  # classes of those in evaluation mode, with their whole model
+    evaluating: list[str]  # PyTorch's classes of those in evaluation mode, with their whole model
 
 
 class ModedModules:
@@ -48,7 +49,7 @@ class ModedModules:
             if _is_training(module) or _is_training(model):
                 training += 1
             else:
-                evaluating.add(type(module).__name__)
+                evaluating.add(_class_of_pytorch(module))
         return Modes(training, sorted(evaluating))
 
 
@@ -56,13 +57,20 @@ def _is_training(module: Any) -> bool:
     return bool(module.__dict__.get("training", True))
 
 
+def _class_of_pytorch(module: Any) -> str:
+    """The name of its class, or of the one that a class of the script is derived from."""
+    bases = type(module).__mro__
+    names = [base.__name__ for base in bases if base.__module__.startswith("torch.nn.")]
+    return names[0].lstrip("_")
+
+
 def _with_two_modes(module: Any, visited: set[int]) -> Iterator[Any]:
     if id(module) in visited:
         return
     visited.add(id(module))
     bases, values = type(module).__mro__, module.__dict__
-    drops = _DropoutNd in bases and bool(values.get("p"))
-    if drops or (_BatchNorm in bases and values.get("track_running_stats")):
+    drops = _DROPOUT in bases and bool(values.get("p"))
+    if drops or (_BATCH_NORM in bases and values.get("track_running_stats")):
         yield module
     for child in children(module).values():
         yield from _with_two_modes(child, visited)
