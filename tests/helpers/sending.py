@@ -13,6 +13,7 @@ from gradledger_monitor.ingest import decode
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.runs.queries import get_run
 from gradledger_monitor.store.steps.ingest import StoreResult, store_batch
+from gradledger_monitor.workers.evaluator import Evaluator
 from helpers.batches import batch
 
 
@@ -53,6 +54,11 @@ def send(
 ) -> StoreResult:
     """Store records as ingest does."""
     return store_batch(store, decode.read(batch(run, records, **fields)), now)
+
+
+def evaluate_pending(store: Store, rank_timeout: float = 30.0) -> list[str]:
+    """Evaluate all steps that are ready; ``rank_timeout=0`` waits for no rank."""
+    return Evaluator(store, rank_timeout).evaluate_pending()
 
 
 def judged(store: Store, run: str = "r") -> int:

@@ -359,15 +359,6 @@ class Evaluator:
         return stamp(self._overrides, status.info)
 
 
-def evaluate_pending(
-    store: Store,
-    rank_timeout: float = 30.0,
-    overrides: RuleOverrides = RuleOverrides(),  # noqa: B008 (frozen)
-) -> list[str]:
-    """Evaluate all steps that are ready, in this thread; ``rank_timeout=0`` waits for no rank."""
-    return Evaluator(store, rank_timeout, overrides=lambda: overrides).evaluate_pending()
-
-
 def evaluate_all(store: Store, overrides: RuleOverrides, rank_timeout: float = 0) -> None:
     """Evaluate all runs until no step is ready. Raises ``EvaluationFailed``."""
     evaluator = Evaluator(store, rank_timeout, overrides=lambda: overrides)

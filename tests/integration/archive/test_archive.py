@@ -26,11 +26,11 @@ from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.runs import listing, tags
 from gradledger_monitor.store.runs.queries import RunRow, UnknownRun, evaluation, get_run
 from gradledger_monitor.store.steps.curves import Curves, curves
-from gradledger_monitor.workers.evaluator import Evaluator, evaluate_pending
+from gradledger_monitor.workers.evaluator import Evaluator
 from gradledger_monitor.workers.retention import run_retention
 from helpers.batches import EndRecord, EvalRecord, fair_step, step
 from helpers.postgres import Postgres, running_postgres
-from helpers.sending import judged, new_store, send
+from helpers.sending import evaluate_pending, judged, new_store, send
 
 UNEQUAL = "reduction.token_weights_unequal"
 

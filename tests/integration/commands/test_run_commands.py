@@ -12,9 +12,8 @@ from typer.testing import CliRunner, Result
 from gradledger_monitor.cli import app
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.runs.queries import evaluation
-from gradledger_monitor.workers.evaluator import evaluate_pending
 from helpers.batches import EndRecord, batch, fair_step, step
-from helpers.sending import new_store, send
+from helpers.sending import evaluate_pending, new_store, send
 
 LOGS = Path(__file__).parents[2] / "fixtures" / "logs"
 UNEQUAL = "reduction.token_weights_unequal"

@@ -13,9 +13,8 @@ import gradledger
 from gradledger_monitor.archive.writer import export
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.runs.queries import UnknownRun
-from gradledger_monitor.workers.evaluator import evaluate_pending
 from helpers.batches import EndRecord, EvalRecord, fair_step, step
-from helpers.sending import new_store, send
+from helpers.sending import evaluate_pending, new_store, send
 
 pandas = pytest.importorskip("pandas")
 parquet = pytest.importorskip("pyarrow.parquet")

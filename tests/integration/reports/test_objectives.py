@@ -18,10 +18,9 @@ from gradledger_monitor.reports.windows import MOST_RECORDS
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.runs import queries
 from gradledger_monitor.store.steps.curves import Span
-from gradledger_monitor.workers.evaluator import evaluate_pending
 from helpers.batches import EndRecord, fair_step, step
 from helpers.objectives import with_router
-from helpers.sending import send
+from helpers.sending import evaluate_pending, send
 
 
 @pytest.fixture

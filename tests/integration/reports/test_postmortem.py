@@ -14,9 +14,8 @@ from gradledger.records import CheckpointRecord, Record
 from gradledger_monitor.reports.incident import Incident, build_incident
 from gradledger_monitor.reports.render import as_json, html, markdown
 from gradledger_monitor.store.runs.queries import UnknownRun
-from gradledger_monitor.workers.evaluator import evaluate_pending
 from helpers.batches import EndRecord, EvalRecord, fair_step, step
-from helpers.sending import new_store, send
+from helpers.sending import evaluate_pending, new_store, send
 
 BAD_FROM, STEPS = 150, 300
 HOSTILE = "</style><script>alert(1)</script>"

@@ -12,8 +12,7 @@ from gradledger_monitor.model.findings import FOR_THIS_LINE, GENERIC, fix_title
 from gradledger_monitor.reports.incident import Incident, build_incident
 from gradledger_monitor.reports.render import as_json, html, markdown
 from gradledger_monitor.store.steps.ingest import store_batch
-from gradledger_monitor.workers.evaluator import evaluate_pending
-from helpers.sending import new_store
+from helpers.sending import evaluate_pending, new_store
 from museum.record import recorded
 
 RECORDS = recorded(Path(__file__).parents[2] / "fixtures" / "records")

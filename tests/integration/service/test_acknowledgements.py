@@ -22,11 +22,11 @@ from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.runs import listing
 from gradledger_monitor.store.runs.queries import UnknownRun, evaluation
 from gradledger_monitor.store.steps.ingest import store_batch
-from gradledger_monitor.workers.evaluator import evaluate_pending
 from helpers import command, http
 from helpers.batches import batch, eventually, fair_step, step
 from helpers.guarded import ADMIN, guarded_service
 from helpers.patience import HANGS
+from helpers.sending import evaluate_pending
 from helpers.service import Service
 
 RULE = "reduction.token_weights_unequal"

@@ -16,8 +16,8 @@ from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.steps import curves, patterns
 from gradledger_monitor.store.steps.curves import Span
 from gradledger_monitor.store.steps.ingest import store_batch
-from gradledger_monitor.workers.evaluator import evaluate_pending
 from helpers.batches import batch, step
+from helpers.sending import evaluate_pending
 
 LENGTH = 12_001  # so that no point stands for a single step without a loss
 POINTS = 500

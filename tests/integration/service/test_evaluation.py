@@ -13,9 +13,9 @@ from gradledger_monitor.store.evaluation.pending import run_status
 from gradledger_monitor.store.evaluation.results import EvaluationConflict, EvaluationUpdate, commit
 from gradledger_monitor.store.runs.queries import evaluation, get_run
 from gradledger_monitor.store.steps.curves import Span, curves
-from gradledger_monitor.workers.evaluator import Evaluator, evaluate_pending
+from gradledger_monitor.workers.evaluator import Evaluator
 from helpers.batches import EndRecord, fair_step, step
-from helpers.sending import Clock, judged, send
+from helpers.sending import Clock, evaluate_pending, judged, send
 
 Stores = Callable[[], Store]
 

@@ -16,12 +16,12 @@ from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.runs.queries import evaluation, get_run, list_runs
 from gradledger_monitor.store.steps.ingest import store_batch
 from gradledger_monitor.store.tables import facts, runs
-from gradledger_monitor.workers.evaluator import Evaluator, evaluate_pending
+from gradledger_monitor.workers.evaluator import Evaluator
 from helpers import http
 from helpers.batches import batch, eventually, fair_step, step
 from helpers.patience import HANGS
 from helpers.postgres import running_postgres
-from helpers.sending import Clock, judged, send
+from helpers.sending import Clock, evaluate_pending, judged, send
 from helpers.service import Service, running_service
 
 HEADERS = {"Content-Type": "application/x-ndjson"}

@@ -21,8 +21,8 @@ from gradledger_monitor.store.alerts.earlier_findings import SkippedFinding
 from gradledger_monitor.store.alerts.outbox import ClaimedAlert, DeliveryResult
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.steps.ingest import store_batch
-from gradledger_monitor.workers.evaluator import evaluate_pending
 from helpers.batches import batch, step
+from helpers.sending import evaluate_pending
 
 RULE = "reduction.token_weights_unequal"
 LATER = 4e9  # a Unix time in the future

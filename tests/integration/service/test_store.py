@@ -23,10 +23,10 @@ from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.runs.queries import get_run, list_runs, run_info
 from gradledger_monitor.store.steps.curves import curves
 from gradledger_monitor.store.steps.ingest import store_batch
-from gradledger_monitor.workers.evaluator import evaluate_pending
 from helpers import command
 from helpers.batches import batch, step
 from helpers.patience import HANGS
+from helpers.sending import evaluate_pending
 from helpers.versions import to_version
 
 Databases = Callable[[], str]
