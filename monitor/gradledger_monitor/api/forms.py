@@ -16,22 +16,13 @@ Form = Mapping[str, str]
 
 
 async def read_form(request: Request) -> Form:
-    """The fields of a form, by name."""
-    return parse((await request_bodies.read(request, MAX_BYTES)).decode("utf-8", "replace"))
+    """The first value of each field of a form, by name."""
+    return {name: values[0] for name, values in (await read_lists(request)).items()}
 
 
 async def read_lists(request: Request) -> Mapping[str, list[str]]:
-    """All values of each field of a form, by name."""
-    return parse_lists((await request_bodies.read(request, MAX_BYTES)).decode("utf-8", "replace"))
-
-
-def parse(body: str) -> Form:
-    """The first value of each field."""
-    return {name: values[0] for name, values in parse_lists(body).items()}
-
-
-def parse_lists(body: str) -> dict[str, list[str]]:
-    """The values of each field, trimmed. NUL is removed: a database cannot store it."""
+    """All values of each field, trimmed. NUL is removed: a database cannot store it."""
+    body = (await request_bodies.read(request, MAX_BYTES)).decode("utf-8", "replace")
     fields = parse_qs(body)
     return {name: [v.replace("\0", "").strip() for v in values] for name, values in fields.items()}
 

@@ -177,10 +177,8 @@ def stronger(first: Outcome | None, second: Outcome) -> Outcome:
     """
     if first is None or (isinstance(second, Doubt) and first.status == "ok"):
         return second
-    if isinstance(second, Doubt) and _strength(second) == _strength(first):
-        return second
-    if _strength(second) == _strength(first) and first.reason == ONE_MORE:
-        return second
+    if _strength(second) == _strength(first):
+        return second if isinstance(second, Doubt) or first.reason == ONE_MORE else first
     return second if _strength(second) > _strength(first) else first
 
 

@@ -9,7 +9,6 @@ import torch
 from torch import nn
 
 from gradledger.capture.async_copy import Deferred
-from gradledger.capture.layers import parameter_names
 from gradledger.capture.layers.parameter_names import KEEPS_REFERENCED
 from gradledger.capture.layers.untrained import Untrained
 from gradledger.capture.open_records import OpenStep
@@ -216,20 +215,6 @@ def first_steps(
     finally:
         recorder.uninstall()
     return [step.resolve() for step in closed]
-
-
-@pytest.fixture
-def searches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """One item for each search through the objects of the process."""
-    counted: list[int] = []
-    search = parameter_names._modules_alive
-
-    def counting() -> list[nn.Module]:
-        counted.append(1)
-        return search()
-
-    monkeypatch.setattr(parameter_names, "_modules_alive", counting)
-    return counted
 
 
 def test_layers_are_measured_of_a_few_optimizers_only() -> None:

@@ -90,21 +90,6 @@ def test_what_another_optimizer_holds_or_the_loop_changes_is_not_named() -> None
     assert unheld([step.resolve() for step in kept.steps]) == {}
 
 
-@pytest.fixture
-def searches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """One item for each search through the objects of the process."""
-    counted: list[int] = []
-    search = parameter_names._modules_alive
-
-    def counting() -> list[nn.Module]:
-        counted.append(1)
-        return search()
-
-    monkeypatch.setattr(parameter_names, "_modules_alive", counting)
-    monkeypatch.setattr(parameter_names, "_references", [])
-    return counted
-
-
 @searched
 def test_the_rest_of_a_model_of_which_the_optimizer_got_a_part_is_named(
     searches: list[int],

@@ -44,7 +44,7 @@ from gradledger.torch_version import at_least
 FIRST_COMPARED = 3  # step of an optimizer
 STEPS_BETWEEN = 7  # at least: what else updates parameters may do so every few steps
 BACKWARDS_FOLLOWED = 4  # after the first comparison: of a GAN, those of both players
-MOST_NODES = 4_000  # of the graph of each, about 4 ms
+MOST_NODES = 4_000  # of the graph of each
 MOST_NAMED = 64  # in a record
 COORDINATES = 4  # of each parameter
 MOST_LISTED = 1_000  # a longer list holds data
@@ -137,7 +137,7 @@ class UnheldParameters:
         if not self._latest or self._searched or self._followed == BACKWARDS_FOLLOWED:
             return
         self._followed += 1
-        held = {id(p) for each in windows for p in each.parameters()}
+        held = _held(windows)
         unheld = {id(p) for p in _leaves(roots) if Parameter in type(p).__mro__} - held
         if unheld and not unheld <= known_parameters():
             self._searched = search_models()
@@ -192,7 +192,7 @@ class UnheldParameters:
         self, window: Any, windows: Any
     ) -> tuple[list[_Candidate], dict[int, TensorWeakRef]]:
         """What no optimizer holds: parameters with a gradient, and frozen ones."""
-        held = {id(p) for each in windows for p in each.parameters()}
+        held = _held(windows)
         models = models_of(set(map(id, window.parameters())))
         # the names of the optimizer's parameters are those in a part of a model found later
         several = len(models) > 1 or self._searched
@@ -214,6 +214,11 @@ class UnheldParameters:
                         held.add(id(parameter))
                         candidates.append(_Candidate(name, parameter, True))
         return candidates, frozen
+
+
+def _held(windows: Any) -> set[int]:
+    """The parameters (by ``id``) of the optimizers that are watched."""
+    return {id(p) for each in windows for p in each.parameters()}
 
 
 def _leaves(roots: tuple[Any, ...]) -> Iterator[Any]:
