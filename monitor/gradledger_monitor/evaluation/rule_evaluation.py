@@ -13,7 +13,8 @@ from gradledger_monitor.model.inactivity import Inactivity
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules import state as rule_state
 from gradledger_monitor.rules.balance.history import ONE_MORE
-from gradledger_monitor.rules.rule import Precondition, Rule, Window, about_steps, counted
+from gradledger_monitor.rules.number_text import counted
+from gradledger_monitor.rules.rule import Precondition, Rule, Window, about_steps
 
 # Of these windows at the end of a run, or of this share of all, one must be measured.
 LAST_WINDOWS = 8

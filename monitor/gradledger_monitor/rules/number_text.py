@@ -24,3 +24,9 @@ def data_size(size: float) -> str:
         if size >= limit:
             return f"{size / limit:,.1f} {unit}"
     return f"{size:,.0f} B"
+
+
+def counted(number: int, noun: str) -> str:
+    """A number and what it counts: ``1 token``, ``4 micro-batches``."""
+    ending = "" if number == 1 else "es" if noun.endswith("ch") else "s"
+    return f"{number:,} {noun}{ending}"

@@ -11,9 +11,8 @@ from gradledger_monitor.ingest.schema import MicroBatch
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.balance.patterns import Closed
-from gradledger_monitor.rules.number_text import significant
+from gradledger_monitor.rules.number_text import counted, significant
 from gradledger_monitor.rules.objective_names import ELEMENT, element_of
-from gradledger_monitor.rules.rule import counted
 
 TIMES = 5.0  # times the median loss of the other micro-batches, or of the windows before
 LARGE_SHARE = 0.8  # of the squared gradient norm, of one of at least ``FEWEST`` micro-batches

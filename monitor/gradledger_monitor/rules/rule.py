@@ -140,12 +140,6 @@ def not_measured(reason: str) -> Outcome:
     return Outcome("not_measured", reason)
 
 
-def counted(number: int, noun: str) -> str:
-    """A number and what it counts: ``1 token``, ``4 micro-batches``."""
-    ending = "" if number == 1 else "es" if noun.endswith("ch") else "s"
-    return f"{number:,} {noun}{ending}"
-
-
 def as_count(tokens: float) -> int | float:
     """Tokens for evidence: without a fraction, unless class weights made one."""
     return int(tokens) if tokens.is_integer() and abs(tokens) <= MAX_INT64 else tokens

@@ -16,6 +16,7 @@ from gradledger_monitor.rules.balance.evidence import (
     common_coefficient,
     weight_of_micro_batch,
 )
+from gradledger_monitor.rules.number_text import counted
 
 Pattern = Literal[
     "fair",
@@ -156,7 +157,7 @@ def _resumed(facts: StepFacts) -> str:
     replaced = facts.record.replaced
     if replaced is None:
         return ""
-    steps = f"{replaced.steps:,} step{'' if replaced.steps == 1 else 's'}"
+    steps = counted(replaced.steps, "step")
     return f"this optimizer took over parameters that another one had trained for {steps}"
 
 

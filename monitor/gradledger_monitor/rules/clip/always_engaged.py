@@ -9,15 +9,8 @@ from gradledger_monitor.model.clipping import clip_coefficient
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.rules.definition import DEFAULTS, Parameter
-from gradledger_monitor.rules.rule import (
-    OK,
-    Rule,
-    Window,
-    counted,
-    finding,
-    not_applicable,
-    not_measured,
-)
+from gradledger_monitor.rules.number_text import counted
+from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_applicable, not_measured
 from gradledger_monitor.rules.sliding_count import push
 from gradledger_monitor.rules.state import declare
 

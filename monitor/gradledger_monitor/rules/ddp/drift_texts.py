@@ -8,8 +8,7 @@ from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.ddp.common import finite_values
 from gradledger_monitor.rules.ddp.groups_apart import shown
 from gradledger_monitor.rules.ddp.replicas import SAME, Replicas, differ_by, listed
-from gradledger_monitor.rules.number_text import significant
-from gradledger_monitor.rules.rule import counted
+from gradledger_monitor.rules.number_text import counted, significant
 
 APART = "The replicas differ between the ranks"
 

@@ -14,12 +14,12 @@ from gradledger_monitor.rules.ddp.common import SEVERAL_RANKS, names
 from gradledger_monitor.rules.ddp.replicas import Replicas
 from gradledger_monitor.rules.definition import DEFAULTS, Parameter
 from gradledger_monitor.rules.fingerprints import Fingerprints
+from gradledger_monitor.rules.number_text import counted
 from gradledger_monitor.rules.rule import (
     OK,
     Rule,
     Window,
     about_steps,
-    counted,
     finding,
     not_applicable,
     not_measured,

@@ -7,8 +7,8 @@ from gradledger_monitor.model.ranks.manual_all_reduce import ManualAllReduce
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.ddp.common import SEVERAL_RANKS, synced
 from gradledger_monitor.rules.ddp.wrong_microbatch_synced import FIX_BY_HAND, FIX_FSDP2
-from gradledger_monitor.rules.number_text import data_size, significant
-from gradledger_monitor.rules.rule import OK, Rule, Window, counted, finding, not_measured, ok
+from gradledger_monitor.rules.number_text import counted, data_size, significant
+from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_measured, ok
 
 FIX = """\
 # with DDP(static_graph=True), synchronise the whole first window: no_sync() raises an error there

@@ -19,15 +19,8 @@ from gradledger_monitor.rules.ddp.common import (
 from gradledger_monitor.rules.ddp.model_averages import LOCAL_SGD, ModelAverages
 from gradledger_monitor.rules.ddp.replicas import SAME, differ_by
 from gradledger_monitor.rules.definition import DEFAULTS
-from gradledger_monitor.rules.rule import (
-    OK,
-    Rule,
-    Window,
-    counted,
-    finding,
-    not_applicable,
-    not_measured,
-)
+from gradledger_monitor.rules.number_text import counted
+from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_applicable, not_measured
 from gradledger_monitor.rules.state import declare
 
 FIX = """\

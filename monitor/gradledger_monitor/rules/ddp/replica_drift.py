@@ -39,11 +39,11 @@ from gradledger_monitor.rules.ddp.trained_apart import (
     OF_ALL_TOKENS,
 )
 from gradledger_monitor.rules.definition import DEFAULTS, Parameter
+from gradledger_monitor.rules.number_text import counted
 from gradledger_monitor.rules.rule import (
     OK,
     Rule,
     Window,
-    counted,
     finding,
     not_applicable,
     not_measured,

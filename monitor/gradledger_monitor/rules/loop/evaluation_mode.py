@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.rules.definition import DEFAULTS, Parameter
-from gradledger_monitor.rules.rule import OK, Rule, Window, counted, finding, not_applicable
+from gradledger_monitor.rules.number_text import counted
+from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_applicable
 from gradledger_monitor.rules.state import declare
 
 DROPOUT = "Dropout"  # what the names of its classes contain, also of AlphaDropout

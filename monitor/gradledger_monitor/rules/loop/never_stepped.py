@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from gradledger_monitor.ingest.schema import LeftOpen
 from gradledger_monitor.model.findings import Outcome
-from gradledger_monitor.rules.rule import AT_THE_END, OK, Rule, Window, counted, finding
+from gradledger_monitor.rules.number_text import counted
+from gradledger_monitor.rules.rule import AT_THE_END, OK, Rule, Window, finding
 
 ZEROED = 8  # times: the loop begins anew, and does not accumulate for one step
 MOST_COUNTED = 4096  # backwards that the hooks keep of one window

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.definition import DEFAULTS, Parameter
+from gradledger_monitor.rules.number_text import counted
 from gradledger_monitor.rules.rule import (
     OK,
     Rule,
     Window,
     about_steps,
-    counted,
     finding,
     not_applicable,
     not_measured,

@@ -6,7 +6,8 @@ import re
 
 from gradledger_monitor.ingest.schema import StepRecord, Unheld
 from gradledger_monitor.model.findings import Outcome, Severity
-from gradledger_monitor.rules.rule import OK, Rule, Window, counted, finding, not_applicable
+from gradledger_monitor.rules.number_text import counted
+from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_applicable
 
 MOST_NAMED = 6  # parameters in the summary
 

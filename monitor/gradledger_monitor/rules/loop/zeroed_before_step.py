@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.numbers import number
-from gradledger_monitor.rules.rule import OK, Rule, Window, counted, finding, not_measured
+from gradledger_monitor.rules.number_text import counted
+from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_measured
 
 FIX = """\
 loss.backward()

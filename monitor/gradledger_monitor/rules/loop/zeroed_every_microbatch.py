@@ -8,8 +8,9 @@ from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.losses.names import tokens_of
 from gradledger_monitor.model.unmeasured import NO_BACKWARD
 from gradledger_monitor.rules.definition import DEFAULTS
+from gradledger_monitor.rules.number_text import counted
 from gradledger_monitor.rules.objective_names import element_of
-from gradledger_monitor.rules.rule import OK, Rule, Window, counted, finding, not_measured
+from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_measured
 from gradledger_monitor.rules.state import declare
 
 FIX = """\

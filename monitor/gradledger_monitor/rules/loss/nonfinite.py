@@ -11,7 +11,8 @@ from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.circumstances import Onset
 from gradledger_monitor.rules.definition import DEFAULTS
-from gradledger_monitor.rules.rule import Rule, Window, counted, finding, not_measured, ok
+from gradledger_monitor.rules.number_text import counted
+from gradledger_monitor.rules.rule import Rule, Window, finding, not_measured, ok
 from gradledger_monitor.rules.state import declare
 
 FIX = """\

@@ -8,7 +8,8 @@ from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.layers.combined import Layer, combined
 from gradledger_monitor.rules.definition import Parameter
 from gradledger_monitor.rules.norm.layers import layers_by_rank, unmeasured
-from gradledger_monitor.rules.rule import OK, Rule, Window, counted, finding, not_measured
+from gradledger_monitor.rules.number_text import counted
+from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_measured
 
 MOST_NAMED = 6  # layers in the summary
 MOST_LISTED = 64  # in the evidence

@@ -10,8 +10,8 @@ from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.rules.circumstances import Onset
 from gradledger_monitor.rules.definition import DEFAULTS, Parameter
 from gradledger_monitor.rules.loss.common import OPPOSED, may_be_opposed
-from gradledger_monitor.rules.number_text import significant
-from gradledger_monitor.rules.rule import OK, Rule, Window, counted, finding, not_measured
+from gradledger_monitor.rules.number_text import counted, significant
+from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_measured
 from gradledger_monitor.rules.state import declare
 
 FIX = """\

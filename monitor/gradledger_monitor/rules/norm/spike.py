@@ -10,16 +10,8 @@ from gradledger_monitor.rules.circumstances import Onset
 from gradledger_monitor.rules.definition import DEFAULTS, Parameter
 from gradledger_monitor.rules.loss.common import OPPOSED, may_be_opposed
 from gradledger_monitor.rules.norm.trend import FarthestValues, LogTrend
-from gradledger_monitor.rules.number_text import significant, times
-from gradledger_monitor.rules.rule import (
-    OK,
-    Rule,
-    Window,
-    about_steps,
-    counted,
-    finding,
-    not_measured,
-)
+from gradledger_monitor.rules.number_text import counted, significant, times
+from gradledger_monitor.rules.rule import OK, Rule, Window, about_steps, finding, not_measured
 from gradledger_monitor.rules.state import declare
 
 FIX = """\

@@ -11,8 +11,8 @@ from gradledger_monitor.model.clipping import clip_coefficient
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.definition import DEFAULTS, Parameter
-from gradledger_monitor.rules.number_text import significant
-from gradledger_monitor.rules.rule import OK, Rule, Window, counted, finding, not_measured
+from gradledger_monitor.rules.number_text import counted, significant
+from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_measured
 from gradledger_monitor.rules.state import declare
 
 START = 3  # first losses, whose median is the loss at the start

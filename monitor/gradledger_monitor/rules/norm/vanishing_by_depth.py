@@ -10,13 +10,13 @@ from gradledger_monitor.model.layers.stacks import Stack, fall, stacks
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.definition import DEFAULTS, Parameter
 from gradledger_monitor.rules.norm.layers import layers_by_rank, unmeasured
+from gradledger_monitor.rules.number_text import counted
 from gradledger_monitor.rules.rule import (
     HISTORY,
     OK,
     Rule,
     Window,
     about_steps,
-    counted,
     finding,
     not_applicable,
     not_measured,

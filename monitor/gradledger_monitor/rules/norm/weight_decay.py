@@ -13,16 +13,8 @@ from gradledger_monitor.model.layers.combined import Layer, combined
 from gradledger_monitor.rules.definition import DEFAULTS, Parameter
 from gradledger_monitor.rules.loss.common import OPPOSED, may_be_opposed
 from gradledger_monitor.rules.norm.layers import layers_by_rank, unmeasured
-from gradledger_monitor.rules.number_text import significant
-from gradledger_monitor.rules.rule import (
-    OK,
-    Rule,
-    Window,
-    counted,
-    finding,
-    not_applicable,
-    not_measured,
-)
+from gradledger_monitor.rules.number_text import counted, significant
+from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_applicable, not_measured
 from gradledger_monitor.rules.state import declare
 
 FIX = """\

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.rules.gradient_scale_effects import intermittent_factor_effect
-from gradledger_monitor.rules.number_text import significant
+from gradledger_monitor.rules.number_text import counted, significant
 from gradledger_monitor.rules.reduction.common import (
     BALANCE_OFF,
     balance,
@@ -15,7 +15,7 @@ from gradledger_monitor.rules.reduction.common import (
     shows,
 )
 from gradledger_monitor.rules.reduction.fixes import WINDOW_LENGTH, factor_fix
-from gradledger_monitor.rules.rule import OK, Rule, Window, counted, finding
+from gradledger_monitor.rules.rule import OK, Rule, Window, finding
 
 FIX = WINDOW_LENGTH["plain"]
 

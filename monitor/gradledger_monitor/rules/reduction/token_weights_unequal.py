@@ -36,7 +36,7 @@ from gradledger_monitor.rules.balance.explanations import PARTS_OR_TASKS
 from gradledger_monitor.rules.balance.patterns import is_fair
 from gradledger_monitor.rules.ddp.common import names
 from gradledger_monitor.rules.definition import DEFAULTS, Parameter
-from gradledger_monitor.rules.number_text import significant, times
+from gradledger_monitor.rules.number_text import counted, significant, times
 from gradledger_monitor.rules.objective_names import (
     element_name,
     needs_name,
@@ -53,7 +53,6 @@ from gradledger_monitor.rules.rule import (
     Window,
     about_steps,
     as_count,
-    counted,
     deferred_finding,
     finding,
     not_applicable,

@@ -7,7 +7,7 @@ from gradledger_monitor.rules.gradient_scale_effects import (
     changing_factor_effect,
     constant_factor_effect,
 )
-from gradledger_monitor.rules.number_text import significant
+from gradledger_monitor.rules.number_text import counted, significant
 from gradledger_monitor.rules.objective_names import element_name
 from gradledger_monitor.rules.reduction.common import (
     BALANCE_OFF,
@@ -18,7 +18,7 @@ from gradledger_monitor.rules.reduction.common import (
     tokens,
 )
 from gradledger_monitor.rules.reduction.fixes import TOKEN_MEAN, token_mean
-from gradledger_monitor.rules.rule import OK, Rule, Window, as_count, counted, finding
+from gradledger_monitor.rules.rule import OK, Rule, Window, as_count, finding
 
 FIX = TOKEN_MEAN["plain"]
 

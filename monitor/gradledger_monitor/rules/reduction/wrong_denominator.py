@@ -16,7 +16,7 @@ from gradledger_monitor.rules.balance.evidence import (
 )
 from gradledger_monitor.rules.balance.patterns import Pattern
 from gradledger_monitor.rules.gradient_scale_effects import changing_factor_effect
-from gradledger_monitor.rules.number_text import significant
+from gradledger_monitor.rules.number_text import counted, significant
 from gradledger_monitor.rules.objective_names import counted_name, element_name, objective_name
 from gradledger_monitor.rules.reduction.common import (
     BALANCE_OFF,
@@ -32,7 +32,7 @@ from gradledger_monitor.rules.reduction.common import (
     varies,
 )
 from gradledger_monitor.rules.reduction.fixes import TOKEN_MEAN, token_mean
-from gradledger_monitor.rules.rule import OK, Rule, Window, as_count, counted, finding
+from gradledger_monitor.rules.rule import OK, Rule, Window, as_count, finding
 
 FIX = TOKEN_MEAN["plain"]
 FIX_OF_WINDOW = """\

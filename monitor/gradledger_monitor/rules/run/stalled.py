@@ -9,7 +9,8 @@ from statistics import median
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.inactivity import Inactivity
 from gradledger_monitor.rules.definition import DEFAULTS, Parameter
-from gradledger_monitor.rules.rule import OK, Rule, Window, counted, finding, not_measured
+from gradledger_monitor.rules.number_text import counted
+from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_measured
 from gradledger_monitor.rules.state import declare
 
 FIX = """\

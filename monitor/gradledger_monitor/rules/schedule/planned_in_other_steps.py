@@ -9,8 +9,8 @@ from gradledger_monitor.ingest.schema import LeftOpen, StepRecord
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.rules.definition import DEFAULTS
-from gradledger_monitor.rules.number_text import significant
-from gradledger_monitor.rules.rule import ALSO_AT_THE_END, OK, Rule, Window, counted, finding
+from gradledger_monitor.rules.number_text import counted, significant
+from gradledger_monitor.rules.rule import ALSO_AT_THE_END, OK, Rule, Window, finding
 from gradledger_monitor.rules.state import declare
 
 FIX = """\

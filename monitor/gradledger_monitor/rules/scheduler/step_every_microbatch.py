@@ -7,15 +7,8 @@ from collections.abc import Mapping
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.rules.definition import DEFAULTS
-from gradledger_monitor.rules.rule import (
-    OK,
-    Rule,
-    Window,
-    counted,
-    finding,
-    not_applicable,
-    not_measured,
-)
+from gradledger_monitor.rules.number_text import counted
+from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_applicable, not_measured
 from gradledger_monitor.rules.schedule.rates import learning_rates
 from gradledger_monitor.rules.state import declare
 
