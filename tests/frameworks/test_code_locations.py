@@ -96,12 +96,46 @@ arguments = TrainingArguments(
 trainer = OwnLoss(model=Model(), args=arguments, train_dataset=rows)
 trainer.train()  # at: backward step zero_grad clip_norm
 """
+HEAD = """
+import torch
+from torch import nn
+from transformers import PretrainedConfig, PreTrainedModel, Trainer, TrainingArguments
+from transformers.modeling_outputs import SequenceClassifierOutput
+
+class Head(PreTrainedModel):
+    config_class = PretrainedConfig
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.linear = nn.Linear(4, 3)
+        self.post_init()
+
+    def _init_weights(self, module):
+        pass
+
+    def forward(self, x, labels=None, return_dict=True):
+        logits = self.linear(x)
+        loss = None
+        if labels is not None:
+            loss = nn.functional.cross_entropy(logits, labels)  # at: loss
+        if not return_dict:
+            return (loss, logits)
+        return SequenceClassifierOutput(loss=loss, logits=logits)
+
+rows = [{"x": torch.randn(4), "labels": torch.tensor(1)} for _ in range(8)]
+arguments = TrainingArguments(
+    "out", max_steps=4, per_device_train_batch_size=2, report_to=[], use_cpu=True
+)
+trainer = Trainer(model=Head(PretrainedConfig()), args=arguments, train_dataset=rows)
+trainer.train()  # at: backward step zero_grad clip_norm
+"""
 SCRIPTS = {
     "accelerate": ("accelerate", ACCELERATE),
     "lightning": ("lightning.pytorch", LIGHTNING),
     "pytorch_lightning": ("pytorch_lightning", LIGHTNING),
     "manual optimisation": ("lightning.pytorch", MANUAL),
     "transformers": ("transformers", TRAINER),
+    "transformers, a model head": ("transformers", HEAD),
 }
 
 

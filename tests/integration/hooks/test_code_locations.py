@@ -149,6 +149,14 @@ for index, (x, y) in enumerate(batches):
     loss.backward()  # at: backward
     optimizer.step()  # at: step
 """
+BRANCH_OR_NONE = """
+for index, (x, y) in enumerate(batches):
+    loss = None
+    if y is not None:
+        loss = F.cross_entropy(model(x), y)  # at: loss
+    loss.backward()  # at: backward
+    optimizer.step()  # at: step
+"""
 SUMMED_IN_A_LOOP = """
 for _ in range(3):
     total = 0.0
@@ -190,6 +198,7 @@ LOOPS = {
     "a closure": CLOSURE,
     "a scaler": SCALED,
     "a branch": BRANCH,
+    "a branch that always runs": BRANCH_OR_NONE,
     "a sum in a loop": SUMMED_IN_A_LOOP,
     "the last round": FROM_THE_LAST_ROUND,
     "a list": LIST_OF_LOSSES,

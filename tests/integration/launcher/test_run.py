@@ -110,6 +110,12 @@ def test_help_and_version(launch: Launch) -> None:
     assert "--project" in launch("run", "--help").stdout
 
 
+def test_the_command_is_that_of_an_interpreter(environ: dict[str, str]) -> None:
+    command = [sys.executable, "-m", "gradledger", "--version"]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    assert done.stdout.startswith("gradledger "), done.stderr
+
+
 def test_help_names_every_command_of_the_monitor() -> None:
     commands = [(command.name, command.callback) for command in app.registered_commands]
     names = [name or callback.__name__ for name, callback in commands if callback]

@@ -107,16 +107,21 @@ def loss_of_call(
     return loss
 
 
-def loss_returned(function: Function | None) -> Loss | None:
-    """The loss that a function returns: the value itself, the first of several, or the one named
-    ``loss``; None if it returns at several places."""
+def loss_returned(function: Function | None, only_named: bool = False) -> Loss | None:
+    """The loss that a function returns: the one named ``loss``, or else, unless ``only_named``,
+    the value itself or the first of several; None if it returns a loss at several places."""
     if function is None:
         return None
     definition = next(iter(getattr(function.tree, "body", ())), None)
     returns = [node for node in _own_nodes(definition) if isinstance(node, ast.Return)]
-    if len(returns) != 1:
+    losses = [
+        (node, _named(node.value) if only_named else _returned(node.value)) for node in returns
+    ]
+    losses = [(node, loss) for node, loss in losses if loss is not None or not only_named]
+    if len(losses) != 1:
         return None
-    return _built(function, _path_to(function.tree, returns[0].lineno), _returned(returns[0].value))
+    ((node, loss),) = losses
+    return _built(function, _path_to(function.tree, node.lineno), loss)
 
 
 def _own_nodes(definition: ast.AST | None) -> Iterator[ast.AST]:
@@ -128,16 +133,23 @@ def _own_nodes(definition: ast.AST | None) -> Iterator[ast.AST]:
 
 
 def _returned(value: ast.expr | None) -> ast.expr | None:
-    """The loss in what is returned: ``loss``, ``loss, outputs`` or ``{"loss": loss}``."""
+    """The loss in what is returned: ``loss``, ``loss, outputs`` or what is named ``loss``."""
     if isinstance(value, ast.IfExp):  # (loss, outputs) if return_outputs else loss
         return _returned(value.orelse)
     if isinstance(value, ast.Tuple) and value.elts:
         return _returned(value.elts[0])
+    return _named(value) if isinstance(value, ast.Dict) else _named(value) or value
+
+
+def _named(value: ast.expr | None) -> ast.expr | None:
+    """The loss in ``{"loss": loss}``, ``dict(loss=loss)`` and ``ModelOutput(loss=loss)``."""
+    if isinstance(value, ast.Call):
+        return next((keyword.value for keyword in value.keywords if keyword.arg == "loss"), None)
     if isinstance(value, ast.Dict):
         entries = zip(value.keys, value.values, strict=True)
         named = (v for k, v in entries if isinstance(k, ast.Constant) and k.value == "loss")
         return next(named, None)
-    return value
+    return None
 
 
 def _argument(call: ast.Call, called: CodeType, parameter: str) -> ast.expr | None:
@@ -259,7 +271,11 @@ def _definitions(path: Sequence[_Step], name: str) -> tuple[list[ast.stmt], bool
                 assignments[:0] = _appends(statement, name)
                 continue
             if next(_blocks(statement), None) is not None:
-                return [], False  # a branch or a loop
+                only = _only_assignment(statement, name)
+                if only is None or not _is_none_before(step.block, statement, name):
+                    return [], False  # a branch or a loop
+                assignments.insert(0, only)
+                return assignments, True
             if not _is_empty_list(statement):
                 assignments.insert(0, statement)
             if not _uses_old_value(statement, name):
@@ -286,6 +302,23 @@ def _appends(statement: ast.stmt, name: str) -> list[ast.stmt]:
         and isinstance(node.value.func.value, ast.Name)
         and node.value.func.value.id == name
     ]
+
+
+def _only_assignment(statement: ast.stmt, name: str) -> ast.stmt | None:
+    """The assignment in a branch, if it is the only one and uses no old value."""
+    if not isinstance(statement, ast.If):
+        return None
+    inner = [s for block in _blocks(statement) for s in _flat(reversed(block)) if _assigns(s, name)]
+    is_plain = len(inner) == 1 and next(_blocks(inner[0]), None) is None
+    return inner[0] if is_plain and not _uses_old_value(inner[0], name) else None
+
+
+def _is_none_before(block: Sequence[ast.stmt], statement: ast.stmt, name: str) -> bool:
+    """Whether the name is None if the branch does not run: what has a gradient comes from there."""
+    before = _flat(reversed(block[: block.index(statement)])) if statement in block else iter(())
+    last = next((s for s in before if _assigns(s, name)), None)
+    value = getattr(last, "value", None)
+    return isinstance(last, ast.Assign) and isinstance(value, ast.Constant) and value.value is None
 
 
 def _is_empty_list(statement: ast.stmt) -> bool:

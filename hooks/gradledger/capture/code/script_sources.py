@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from types import CodeType
+from typing import NamedTuple
 
 from gradledger import guard
 from gradledger.capture.code.call_sites import CallSite, LocatedCall, is_script
@@ -112,12 +113,13 @@ class ScriptSources:
 
     def _losses_for_framework(self, framework: str) -> list[tuple[CallSite, Span]]:
         """What the method that the script defines for a framework returns as the loss."""
-        code = method_for(framework)
-        if code is None:
-            return []
-        loss = loss_returned(self._function(code))
-        site = CallSite(code, code.co_firstlineno, 0, "")
-        return [] if loss is None else [(site, span) for span in loss.spans]
+        for method in _METHODS.get(framework, ()):
+            code = method.of_script()
+            if code is not None:
+                loss = loss_returned(self._function(code), method.only_named)
+                site = CallSite(code, code.co_firstlineno, 0, "")
+                return [] if loss is None else [(site, span) for span in loss.spans]
+        return []
 
     def _function(self, code: CodeType) -> Function | None:
         return parsed_function(self._lines_of(code.co_filename), code)
@@ -228,25 +230,35 @@ def _character(line: str, offset: int) -> int:
 
 # ---------------------------------------------------------------------- frameworks
 
-# The classes that scripts derive from, and their methods that return the loss.
+
+class _Method(NamedTuple):
+    """Methods that return the loss, of a class that scripts derive from."""
+
+    module: str
+    base: str
+    names: tuple[str, ...]
+    only_named: bool = False  # they may return something else: the loss is what has that name
+
+    def of_script(self) -> CodeType | None:
+        """The method that the script defines, if there is exactly one."""
+        kind = getattr(sys.modules.get(self.module), self.base, None)
+        codes = {
+            function.__code__
+            for each in (_subclasses(kind) if isinstance(kind, type) else ())
+            for function in map(vars(each).get, self.names)
+            if inspect.isfunction(function) and is_script(function.__code__, each.__module__)
+        }
+        return codes.pop() if len(codes) == 1 else None
+
+
 _METHODS = {
-    "transformers": ("transformers.trainer", "Trainer", ("compute_loss", "training_step")),
-    "lightning": ("lightning.pytorch", "LightningModule", ("training_step",)),
-    "pytorch_lightning": ("pytorch_lightning", "LightningModule", ("training_step",)),
+    "transformers": (
+        _Method("transformers.trainer", "Trainer", ("compute_loss", "training_step")),
+        _Method("transformers.modeling_utils", "PreTrainedModel", ("forward",), only_named=True),
+    ),
+    "lightning": (_Method("lightning.pytorch", "LightningModule", ("training_step",)),),
+    "pytorch_lightning": (_Method("pytorch_lightning", "LightningModule", ("training_step",)),),
 }
-
-
-def method_for(framework: str) -> CodeType | None:
-    """The method of the script that computes the loss for a framework, if there is exactly one."""
-    module, base, names = _METHODS.get(framework, ("", "", ()))
-    kind = getattr(sys.modules.get(module), base, None)
-    codes = {
-        function.__code__
-        for each in (_subclasses(kind) if isinstance(kind, type) else ())
-        for function in map(vars(each).get, names)
-        if inspect.isfunction(function) and is_script(function.__code__, each.__module__)
-    }
-    return codes.pop() if len(codes) == 1 else None
 
 
 def _subclasses(kind: type) -> Iterator[type]:
