@@ -55,6 +55,15 @@ def test_locations_in_the_same_lines_are_one_frame() -> None:
     ]
 
 
+def test_a_call_longer_than_a_line_keeps_its_label() -> None:
+    text = f"Trainer({'argument, ' * 20}).train()"
+    long = CodeLocation("backward", "train.py", 1, 1, 1, len(text) + 1, "", "", 1, (text,))
+    (frame,) = code_frames([long])
+    *_, code, marks = frame_text(frame, width=60).splitlines()
+    assert (len(code), len(marks)) == (60, 60)
+    assert code.endswith("…") and marks.endswith("^ backward")
+
+
 def test_a_location_without_text_is_one_line() -> None:
     frames = code_frames([replace(LOSS, via="lightning"), BACKWARD])
     assert [frame_text(frame).partition("\n")[0] for frame in frames] == [

@@ -120,10 +120,10 @@ def _line(number: int, text: str, indent: int, marked: CodeLocation | None) -> F
 
 def frame_text(frame: CodeFrame, width: int = 100) -> str:
     """A frame as plain text with carets, each line at most ``width`` characters."""
-    return "\n".join(_cut(line, width) for line in _text(frame))
+    return "\n".join(_cut(line, width) for line in _text(frame, width))
 
 
-def _text(frame: CodeFrame) -> Iterator[str]:
+def _text(frame: CodeFrame, width: int) -> Iterator[str]:
     label = "" if frame.lines else f": {frame.label}"
     margin = len(str(frame.lines[-1].number)) if frame.lines else 0
     yield f"{' ' * margin}--> {frame.origin}{label}"
@@ -132,8 +132,9 @@ def _text(frame: CodeFrame) -> Iterator[str]:
     for line in frame.lines:
         yield f"{line.number:>{margin}} | {line.text}".rstrip()
         if line.label:
-            carets = "^" * max(1, line.end - line.start)
-            yield f"{' ' * margin} | {' ' * line.start}{carets} {line.label}"
+            before = f"{' ' * margin} | {' ' * line.start}"
+            room = width - len(before) - len(line.label) - 1  # the label of a long call is shown
+            yield f"{before}{'^' * max(1, min(line.end - line.start, room))} {line.label}"
 
 
 def _cut(line: str, width: int) -> str:
