@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 from gradledger.observers.parameter_updates import ALL_UNTIL, replica_indices
-from gradledger.records import Replica, Samples, StepRecord
+from gradledger.records import LeftOpen, Replica, Samples, StepRecord
 from gradledger_monitor.model.findings import EvaluationResult, Finding
 from gradledger_monitor.model.ranks.topology import NORMALISED
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.ddp.drift_texts import left_out
+from gradledger_monitor.rules.ddp.model_averages import AT_THE_END
 from gradledger_monitor.rules.ddp.replicas import Replicas
 from gradledger_monitor.rules.ddp.trained_apart import (
     ALONE,
@@ -380,6 +381,40 @@ def test_exchanges_of_models_withdraw_that_nothing_is_synchronised(
 ) -> None:
     evaluation = judged(local_steps(exchanges))
     assert ("ddp.never_synced" not in {f.rule for f in evaluation.findings}) is withdrawn
+
+
+@pytest.mark.parametrize(
+    ("models", "withdrawn"),
+    [
+        ((MEAN, MEAN), True),
+        ((OWN[0], OWN[0]), False),  # rank 0 sends its model to the other
+        (([0.5 * v for v in OWN[0]], [0.5 * v for v in OWN[1]]), False),  # each loads its own
+    ],
+)
+@pytest.mark.parametrize("wrapper", ["ddp", None])
+def test_models_may_be_averaged_after_the_last_step(
+    models: tuple[list[float], list[float]], withdrawn: bool, wrapper: str | None
+) -> None:
+    """Local SGD of fewer steps than its period."""
+    fields: dict[str, Any] = {"wrapper": wrapper, "sync": "none", "samples": None}
+    steps, prints = [], (EQUAL, ALL, ALL)
+    for number, each in enumerate(prints, 1):
+        ranks = [one_rank(number, r, each[r], norm=1.0 + r, **fields) for r in (0, 1)]
+        for sent in ranks:
+            sent.micro_batches[0].wrapper = "no_sync" if wrapper else None
+            sent.collectives_after = 0
+        steps.append(facts(*ranks))
+    before = judged(steps)
+    last = [record([], 4, skipped=True, post_factor=None, left_open=LeftOpen()) for _ in "ab"]
+    for sent, own, now in zip(last, OWN, models, strict=True):
+        sent.models = Samples(own, now)
+        sent.missing = {"collectives": "no step was taken"}
+    after = judged([*steps, facts(*last)])
+    rule = "ddp.never_synced" if wrapper else DRIFT
+    assert (rule in {f.rule for f in before.findings}) is bool(wrapper)
+    if wrapper:
+        assert (rule not in {f.rule for f in after.findings}) is withdrawn
+    assert after.coverage[rule] == (f"ok: {AT_THE_END}" if withdrawn else before.coverage[rule])
 
 
 OF_FOUR = (*OWN, [2.0, 2.0, 1.0, -1.0], [-1.0, 3.0, 0.5, 2.0])

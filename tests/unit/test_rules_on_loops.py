@@ -506,8 +506,9 @@ def test_windows_that_are_dropped_without_a_reason_are_information() -> None:
     assert guarded(60, 2, value=3.0, moved=True) is None  # the loop updates by itself in between
 
 
-def left_open(number: int, **counts: int) -> Finding | None:
-    sent = record([], number, skipped=True, post_factor=None, left_open=LeftOpen(70, **counts))
+def left_open(number: int, backwards: int = 70, **counts: int) -> Finding | None:
+    left = LeftOpen(backwards, **counts)
+    sent = record([], number, skipped=True, post_factor=None, left_open=left)
     return finding_of("loop.never_stepped", facts(sent))
 
 
@@ -518,6 +519,7 @@ def test_backwards_that_no_step_followed_are_an_error_if_the_loop_began_anew() -
     assert left_open(5, zeroed=69, scaled=69) is None
     assert left_open(5, zeroed=7, scaled=70) is None
     assert left_open(5, zeroed=8, scaled=70) is not None  # as a guard that never calls update()
+    assert left_open(5, backwards=0) is None  # something else changed the parameters
     assert left_open(5, zeroed=69) is None  # gradients may be measured after the training
     assert left_open(5, zeroed=69, norms=70, nonfinite_norms=34) is None
     assert left_open(5, zeroed=69, norms=70, nonfinite_norms=35) is not None

@@ -209,6 +209,7 @@ def left_open_record(step: Any) -> StepRecord:
     left_open.planned, left_open.scheduled, left_open.trained = step.left_open
     record = StepRecord(step.optimizer, step.step, step.time, left_open=left_open)
     record.skipped, record.code = True, step.code()
+    record.models = None if step.models is None else step.models.resolve()
     record.missing = dict.fromkeys(("post_factor", *step.facts), NO_STEP)
     return record
 

@@ -98,7 +98,7 @@ class Recorder:
         self.sources = ScriptSources()
         self.updates_by_hand = UpdatesByHand(self.windows, self._close_updated)
         self.losses = LossTerms(self.windows)
-        self.captures = GraphCaptures()
+        self.captures, self.models = GraphCaptures(), ModelAveraging()
         self._observers = Observers(
             [
                 GradScalerCalls(self.windows, self.close_skipped),
@@ -113,7 +113,7 @@ class Recorder:
                 LearningRates(self.windows),
                 ParameterUpdates(),
                 ZeroGradCalls(self.windows),
-                ModelAveraging(),
+                self.models,
                 Resumes(self.windows),
                 Accumulation(),
                 self.captures,
@@ -165,7 +165,8 @@ class Recorder:
                     for window in self.windows.abandoned():
                         self.close_skipped(window.optimizer)
                     self.updates_by_hand.finish()
-                    for step, window in self.windows.left_open(time(), self._observers.facts):
+                    facts, models = self._observers.facts, self.models.since_step
+                    for step, window in self.windows.left_open(time(), facts, models):
                         self._send(step, window)
         finally:
             self._lock.release()

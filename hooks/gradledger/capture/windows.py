@@ -37,7 +37,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterator, Set
+from collections.abc import Callable, Iterator, Set
 from typing import Any, NamedTuple
 
 import torch
@@ -50,6 +50,7 @@ from gradledger.capture.isolation import has_readable_grad, is_abstract, local_p
 from gradledger.capture.open_parts import OpenEvent, OpenUnfinished, Schedule
 from gradledger.capture.open_records import CountedMicroBatch, OpenMicroBatch, OpenStep
 from gradledger.capture.open_terms import note_step
+from gradledger.capture.replica_sample import OpenModels
 from gradledger.records import CodeRole, Op
 
 MAX_DOUBTFUL_STEPS = 2  # steps of one optimizer that are left out without a record
@@ -365,23 +366,24 @@ class OpenWindows:
         return windows
 
     def left_open(
-        self, now: float, facts: tuple[str, ...]
+        self, now: float, facts: tuple[str, ...], models_of: Callable[[Any], OpenModels | None]
     ) -> Iterator[tuple[OpenStep, OptimizerWindow]]:
         """At the end of the process: windows that no step closed, or whose schedule goes on.
 
-        Where another optimizer has stepped, an open window may wait for it, as in a GAN. If others
-        took many steps since, its schedule had ended before: a new optimizer may resume a training.
+        Or whose parameters changed since. Where another optimizer has stepped, an open window may
+        wait for it, as in a GAN. If others took many steps since, its schedule had ended before.
         """
         stepped = [window for window in self._numbered if window.steps]
         for window in [] if self.skipping else self.of_this_thread():
             is_last = 2 * (self.closed - window.closed_as) <= window.steps
             schedule = window.schedule if is_last else None
             plan = schedule and schedule.unfinished(window.steps, window.largest)
-            if plan or (stepped in ([], [window]) and window.is_left_open()):
+            models = models_of(window)
+            if plan or models or (stepped in ([], [window]) and window.is_left_open()):
                 window.code.stop()
-                trained = window.steps * window.largest
+                left = plan or OpenUnfinished(trained=window.steps * window.largest)
                 step = window.close(self.index_of(window), now)
-                step.facts, step.left_open = facts, plan or OpenUnfinished(trained=trained)
+                step.facts, step.left_open, step.models = facts, left, models
                 yield step, window
 
     def discard_open(self) -> None:

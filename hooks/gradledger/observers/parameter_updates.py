@@ -11,7 +11,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, WeakSet
 
-from gradledger.capture.async_copy import Deferred
+from gradledger.capture.async_copy import Deferred, values_soon
 from gradledger.capture.gradient_probe import copy_coordinates, copy_each, spread
 from gradledger.capture.isolation import is_dtensor
 from gradledger.capture.open_records import OpenStep
@@ -97,6 +97,7 @@ class ModelAveraging(Observer):
 
     - The sampled parameters before the step are not those that the last step left: something else
       than the optimizer has changed them.
+      At the end of the process, they are compared with the last step, too.
     - A model averager of PyTorch is called in every step, and is past its warm-up. It averages only
       once in a period, which may be long.
     """
@@ -170,6 +171,18 @@ class ModelAveraging(Observer):
             after = step.parameters_after or copy_coordinates(window.probed_parameters)
             if after is not None:
                 self._left_by_step[window] = after
+
+    def since_step(self, window: OptimizerWindow) -> OpenModels | None:
+        """At the end of the process: the parameters now, if they changed since the last step.
+
+        Ranks that take fewer steps than the period of local SGD may average their models here.
+        """
+        left = self._left_by_step.get(window)
+        now = None if left is None else copy_coordinates(window.probed_parameters)
+        values = None if left is None or now is None else values_soon([left, now])
+        if left is None or now is None or values is None or values[0] == values[1]:
+            return None
+        return OpenModels(left, now)
 
     def _wrap_init(self, original: Any) -> Any:
         def __init__(averager: Any, /, *args: Any, **kwargs: Any) -> None:

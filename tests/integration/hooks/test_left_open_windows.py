@@ -18,6 +18,7 @@ from torch.optim.lr_scheduler import (
     SequentialLR,
 )
 
+from gradledger.observers.collectives import Collectives
 from gradledger.records import LeftOpen, StepRecord
 from helpers.updates import recorded_to_the_end
 
@@ -211,3 +212,30 @@ def test_a_number_of_another_name_is_no_plan() -> None:
 def test_a_training_that_an_exception_ends_leaves_no_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "last_value", KeyboardInterrupt(), raising=False)
     assert not trained(lambda optimizer: CosineAnnealingLR(optimizer, ALL)).planned
+
+
+@pytest.mark.parametrize("changes", [True, False])
+def test_models_that_change_after_the_last_step_of_ranks_apart_are_sent(
+    changes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Local SGD of fewer steps than its period averages them there."""
+    monkeypatch.setattr("gradledger.observers.collectives.world_size", lambda: 2)
+    monkeypatch.setattr(Collectives, "_sync", lambda *_: "none")
+    with recorded_to_the_end() as recording:
+        model, optimizer = model_and_optimizer()
+        for _ in range(2):
+            backward(model)
+            optimizer.step()
+            optimizer.zero_grad()
+        left = [parameter.detach().clone() for parameter in model.parameters()]
+        if changes:
+            for parameter in model.parameters():
+                parameter.data.mul_(0.5)
+    records = records_of(recording)
+    assert [record.step for record in records] == [1, 2, 3][: 2 + changes]
+    if changes:
+        assert records[-1].left_open is not None and records[-1].skipped
+        samples = records[-1].models
+        assert samples is not None
+        assert samples.at_step == pytest.approx([0.5 * v for v in samples.after_backward])
+        assert set(samples.after_backward) <= {float(v) for each in left for v in each.flatten()}

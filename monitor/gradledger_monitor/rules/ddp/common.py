@@ -24,6 +24,18 @@ def _not_parallel(window: Window) -> Outcome | None:
     return None
 
 
+def _without_models(window: Window) -> Outcome | None:
+    """The same; at the end of the process, unless the ranks' models have changed since the step."""
+    facts = window.facts
+    if facts.record.left_open is None:
+        return _not_parallel(window)
+    return NO_STEP if facts.exchange is None else None
+
+
+NO_STEP = not_applicable("no step, and no change of the models")
+SEVERAL_RANKS_TO_THE_END = Precondition(
+    "several ranks train together, or average their models at the end", _without_models, ended=True
+)
 SEVERAL_RANKS = Precondition("several ranks train together", _not_parallel)
 
 

@@ -14,7 +14,9 @@ from gradledger_monitor.rules.state import declare
 SHOWS_A_PERIOD = 2  # times in which models became equal
 
 LOCAL_SGD = "local SGD: the ranks average their parameters from time to time"
+AT_THE_END = "local SGD: the ranks average their parameters after the last step"
 AVERAGED = "the ranks average their parameters from time to time"
+NOT_AVERAGED = "what changed the models after the last step is no average"
 EQUALISED = "the ranks make their parameters equal from time to time"
 MAYBE_OUTER_STEPS = (
     "the ranks step on their own gradients, and several times all of their models became one that "
@@ -82,6 +84,13 @@ class ModelAverages:
         pairs = zip(centres, last, strict=True)
         self.centres = [then if centre is None else centre for centre, then in pairs]
         return moves
+
+    def after_the_last_step(self, facts: StepFacts, apart: bool, other: bool) -> Outcome:
+        """Take in what happened to the models then: an average withdraws as an earlier one does."""
+        self.add(facts)
+        if not self.shown:
+            return Outcome("not_applicable", NOT_AVERAGED)
+        return self.outcome("ok", AT_THE_END, apart, other)
 
     @property
     def mixes(self) -> bool:

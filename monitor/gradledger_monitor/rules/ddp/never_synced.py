@@ -11,7 +11,7 @@ from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.ranks import manual_all_reduce
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.ddp.common import (
-    SEVERAL_RANKS,
+    SEVERAL_RANKS_TO_THE_END,
     hook_combines_nothing,
     norms_differ,
     synced,
@@ -42,6 +42,10 @@ with contextlib.nullcontext() if k == K - 1 else model.no_sync():    # not for t
     compute_loss(model(x), y).backward()"""
 
 
+LATER = (
+    ". If they average these later, as in local SGD, this is intended; the finding is withdrawn "
+    "at their first average."
+)
 EQUAL_ALL_THE_SAME = (
     "no collective ran, and yet the gradients have the same norm on all ranks: they have the same "
     "data, something besides torch.distributed combines their gradients, or each rank scales its "
@@ -69,14 +73,17 @@ class NeverSynced(Rule):
     DDP: call the wrapper, not ``model.module``, and run the last micro-batch outside
     ``no_sync()``. FSDP2: call ``set_requires_gradient_sync(True)`` before the last backward.
 
+    It is a warning, and no error, where every window so far is one micro-batch under ``no_sync()``:
+    without accumulation, that is what local SGD does before it averages the models.
+
     **When it is silent**
 
     Collectives between backward and step may synchronise the gradients; no wrapper holds the
     parameters of the optimizer; the gradients have the same norm on all ranks, although no
     collective ran, and their parameters do not differ (not measured). Once the ranks average their
-    models (local SGD, DiLoCo), an earlier finding is withdrawn. It is withdrawn as not measured
-    once they exchange parts of their models (gossip, elastic averaging), or once all models have
-    become equal twice without being their average or a copy of one of them.
+    models (local SGD, DiLoCo), also after the last step, an earlier finding is withdrawn. It is
+    withdrawn as not measured once they exchange parts of their models (gossip, elastic averaging),
+    or once all models have become equal twice without being their average or a copy of one of them.
 
     **Incidents**
 
@@ -93,25 +100,30 @@ class NeverSynced(Rule):
     inhibits_later = ("reduction.*",)
     inhibits_later_under = "fsdp2"
 
-    precondition = SEVERAL_RANKS
+    precondition = SEVERAL_RANKS_TO_THE_END
 
-    state = declare(_averages=ModelAverages, _combined=bool)
+    state = declare(_averages=ModelAverages, _combined=bool, _defers=bool)
 
     def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
         super().__init__(thresholds)
         self._averages = ModelAverages()
         self._combined = False  # a comm hook, or the loop, has combined gradients
+        self._defers = False  # the loop accumulates, or the wrapper has synchronised before
 
     def evaluate(self, window: Window) -> Outcome:
         """No gradient collective in any rank's window."""
         facts = window.facts
         record = facts.record
+        if record.left_open is not None:
+            return self._averages.after_the_last_step(facts, apart=True, other=False)
         if record.wrapper is None:
             return not_applicable("no data-parallel wrapper holds the optimizer's parameters")
         if record.skipped or not facts.applied:
             return OK
+        self._defers |= any(len(r.micro_batches) != 1 for r in facts.records.values())
         if any(synced(record, m) for record, m in _applied_on_all_ranks(facts)):
             self._averages.add(facts)
+            self._defers = True
             self._combined |= facts.all_reduce is not None and facts.all_reduce.is_combined
             if not hook_combines_nothing(facts):
                 return OK
@@ -131,13 +143,14 @@ class NeverSynced(Rule):
             return OK
         if manual_all_reduce.norms_are_equal(facts.records.values()) and not _models_differ(facts):
             return not_measured(EQUAL_ALL_THE_SAME)
+        under_no_sync = wrappers == {"no_sync"}
         return finding(
-            "error",
+            "error" if self._defers or not under_no_sync else "warning",
             "Gradients are not synchronised between the ranks",
             f"No all-reduce ran in the {counted(facts.micro_batches, 'micro-batch')} of this window"
             f"{_cause(wrappers)}. Each of the {facts.run.world_size} ranks steps on its own "
-            "gradients, so the ranks train different models.",
-            FIX_NO_SYNC if wrappers == {"no_sync"} else FIX,
+            f"gradients, so the ranks train different models{LATER if under_no_sync else '.'}",
+            FIX_NO_SYNC if under_no_sync else FIX,
             ranks=facts.run.world_size,
             micro_batches=facts.micro_batches,
             bypassed=wrappers == {"bypassed"},

@@ -16,7 +16,7 @@ from gradledger_monitor.model.ranks.topology import NORMALISED
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.ddp import drift_texts as texts
 from gradledger_monitor.rules.ddp.common import (
-    SEVERAL_RANKS,
+    SEVERAL_RANKS_TO_THE_END,
     finite_values,
     hook_combines_nothing,
     may_be_divided,
@@ -102,7 +102,7 @@ class ReplicaDrift(Rule):
         20, "windows in a row in which the ranks all-reduce as much as their gradients, unused"
     )
 
-    precondition = SEVERAL_RANKS
+    precondition = SEVERAL_RANKS_TO_THE_END
 
     state = declare(
         _replicas=Replicas,
@@ -143,6 +143,9 @@ class ReplicaDrift(Rule):
         return outcome
 
     def _evaluate(self, facts: StepFacts) -> Outcome:
+        if facts.record.left_open is not None:
+            apart, other = self._reported_apart, self._reported_other
+            return self._averages.after_the_last_step(facts, apart, other)
         wrapper = facts.record.wrapper
         ignored = facts.record.outside if wrapper == "fsdp2" else None
         sharded = any(r.sharded for r in facts.records.values())

@@ -64,7 +64,8 @@ class NeverStepped(Rule):
         facts = window.facts
         left_open = facts.record.left_open
         assert left_open is not None
-        if left_open.planned or (facts.step > 1 and not _trains(left_open)):
+        none = left_open.planned or not left_open.backwards
+        if none or (facts.step > 1 and not _trains(left_open)):
             return OK
         begun_anew = left_open.zeroed >= ZEROED or (facts.step > 1 and _fails(left_open))
         before = f" after step {facts.step - 1:,}" if facts.step > 1 else ""
