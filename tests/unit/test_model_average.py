@@ -34,6 +34,19 @@ def test_a_small_outer_rate_may_stand_for_the_division(lr: float, named: bool) -
     assert RULE not in accused(judged([step(1 / 2, outer=True, lr=lr)]))
 
 
+@pytest.mark.parametrize(("optimizer", "named"), [("SGD", True), ("FedAdam", False)])
+def test_an_outer_gradient_should_not_be_what_the_local_steps_added(
+    optimizer: str, named: bool
+) -> None:
+    """An optimizer of the script's may add its gradient."""
+    away = step(-1 / 2, outer=True)
+    away.run.optimizers[:] = [optimizer]
+    findings = [f for f in judged([away]).findings if f.rule == RULE]
+    assert bool(findings) is named
+    assert not named or findings[0].title.startswith("The outer step moves the model away")
+    assert RULE not in accused(judged([step(-1 / 2)]))  # no outer step
+
+
 def test_equal_models_and_weighted_averages_are_not_judged() -> None:
     assert RULE not in accused(judged([step(1, own=(OWN[0], OWN[0]))]))
     assert RULE not in accused(judged([step(0.8)]))

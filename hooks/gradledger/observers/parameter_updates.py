@@ -156,6 +156,9 @@ class ModelAveraging(Observer):
 
         DiLoCo: its gradient is made of the changes of the model on all ranks.
         """
+        groups = getattr(window.optimizer, "param_groups", ())
+        if any(group.get("maximize") for group in groups):
+            return  # its gradient has the other sign
         own = spread(window.parameters())  # they may be copies that require no gradient
         shapes = [parameter.shape for parameter in own]
         gradient = copy_coordinates([p.grad for p in own if p.grad is not None])

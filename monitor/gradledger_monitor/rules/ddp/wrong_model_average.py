@@ -11,6 +11,8 @@ from gradledger_monitor.rules.ddp.common import SEVERAL_RANKS
 from gradledger_monitor.rules.number_text import significant
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_applicable
 
+SUBTRACT = ("SGD", "Adam", "AdamW", "NAdam", "RAdam", "RMSprop", "Adagrad")  # the gradient
+
 FIX = """\
 for parameter in model.parameters():
     torch.distributed.all_reduce(parameter.data)
@@ -24,22 +26,26 @@ outer_optimizer.step()"""
 
 
 class WrongModelAverage(Rule):
-    """The ranks combine their models by a sum instead of an average, or divide it twice.
+    """The ranks combine their models by a sum instead of an average, or divide it twice; or an
+    outer step has the wrong sign.
 
     **What it sees**
 
     Ranks that take local steps, and then set their parameters to R times or 1/R times the average
     over the R ranks (local SGD); or an outer optimizer that steps on the sum of the changes of all
-    ranks (DiLoCo), with a learning rate above 1/R.
+    ranks (DiLoCo), with a learning rate above 1/R, or on what the local steps added, which an
+    optimizer subtracts.
 
     **Why it matters**
 
     Parameters that are added up are R times too large, and training starts from a useless model
     after each combination. An outer step on a sum goes R times as far as intended.
+    One with the wrong sign undoes the local steps, and goes on in the opposite direction.
 
     **What to do**
 
-    Divide the sum over the ranks by their number, once.
+    Divide the sum over the ranks by their number, once. The outer gradient is the parameters before
+    the local steps, minus those after them.
 
     **When it is silent**
 
@@ -66,6 +72,8 @@ class WrongModelAverage(Rule):
         summed = abs(excess / ranks - 1) <= tolerance
         if _is_outer(facts):
             rate = number(facts.record.lr) or 0.0
+            if excess < 0 < rate and facts.optimizer_name in SUBTRACT:
+                return self._away(excess, rate)
             return self._outer(ranks, rate, excess) if summed and rate * ranks > 1 else OK
         if summed:
             return finding(
@@ -86,6 +94,19 @@ class WrongModelAverage(Rule):
                 times_average=round(excess, 6),
             )
         return OK
+
+    @staticmethod
+    def _away(excess: float, rate: float) -> Outcome:
+        return finding(
+            "error",
+            "The outer step moves the model away from the ranks' models",
+            "The gradient of the outer optimizer has the direction in which the ranks' models "
+            "moved in their local steps. The optimizer subtracts it, with the learning rate "
+            f"{significant(rate)}, so the outer step goes the opposite way.",
+            FIX_OUTER,
+            times_average=round(excess, 6),
+            learning_rate=rate,
+        )
 
     @staticmethod
     def _outer(ranks: int, rate: float, excess: float) -> Outcome:
