@@ -44,6 +44,23 @@ def test_one_factor_over_all_coordinates_is_found(factor: float) -> None:
     assert (merged.ledger.tokens, merged.ledger.balance) == pytest.approx((20, 2 * factor))
 
 
+@pytest.mark.parametrize(
+    ("factors", "severity"),
+    [((0.35, 0.35), "warning"), ((0.35, 0.6), None), ((0.5, 0.5), None)],
+)
+def test_a_constant_factor_of_the_all_reduce_is_no_weight_of_the_loss(
+    factors: tuple[float, ...], severity: str | None
+) -> None:
+    findings = [
+        finding
+        for finding in judged([step(scaled(f), scaled(f)) for f in factors]).findings
+        if finding.rule == "reduction.balance_off"
+    ]
+    assert [finding.severity for finding in findings] == ([severity] if severity else [])
+    if severity == "warning":
+        assert "by 0.35; this loss needs their average, 0.5 times the sum" in findings[0].summary
+
+
 def test_what_hooks_of_the_last_backward_left_proves_nothing_of_the_gradients_before_them() -> None:
     """They divide each gradient, and the all-reduce that they begin may have ended or not."""
 

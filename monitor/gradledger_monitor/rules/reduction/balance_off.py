@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gradledger_monitor.model.findings import Outcome
+from gradledger_monitor.rules.balance.evidence import Near
 from gradledger_monitor.rules.balance.patterns import wrong_balances
 from gradledger_monitor.rules.number_text import significant
 from gradledger_monitor.rules.reduction.common import (
@@ -20,6 +21,11 @@ FIX = """\
 # if the factor B is intended, declare it; it is then no longer reported:
 gradledger.watch(model, optimizer, scale=B)"""
 
+FIX_BY_HAND = """\
+dist.all_reduce(p.grad)
+p.grad /= dist.get_world_size()      # by R in all: what divides before it, and after it, together
+# if another factor is intended, declare it: gradledger.watch(model, optimizer, scale=B)"""
+
 
 class BalanceOff(Rule):
     """The balance is not 1, and no recognised mistake explains it.
@@ -28,7 +34,8 @@ class BalanceOff(Rule):
 
     A balance that differs from 1 (or from the declared ``scale``) in at least two windows, and
     that matches no function of K, the ranks or the tokens. It is constant; or it varies in a
-    loss that is a mean over its own elements, or whose token weights are unequal.
+    loss that is a mean over its own elements, or whose token weights are unequal. It is a warning
+    where a loop that all-reduces the gradients itself multiplies their average by this number.
 
     **Why it matters**
 
@@ -47,7 +54,7 @@ class BalanceOff(Rule):
 
     **Incidents**
 
-    None: this finding is information.
+    textbook (a predivide factor that is not undone)
     """
 
     points_at = ("loss", "backward")
@@ -57,7 +64,9 @@ class BalanceOff(Rule):
         """B is off, and no recognised mistake explains it."""
         if not shows(window, "constant"):
             return OK
-        b = balance(window)
+        b, by_loop = balance(window), _factor_of_loop(window)
+        if by_loop is not None:
+            return _by_loop(window, by_loop)
         return finding(
             "info",
             f"The balance is {significant(b)}, not {significant(declared(window))}",
@@ -66,6 +75,34 @@ class BalanceOff(Rule):
             balance=round(b, 6),
             factor=round(factor(window), 6),
         )
+
+
+def _factor_of_loop(window: Window) -> float | None:
+    """What the loop multiplies the sum of the ranks' gradients by, if that alone explains B."""
+    facts = window.facts
+    by_loop = None if varies(window) else facts.all_reduce_factor
+    if by_loop is None or (facts.all_reduce and facts.all_reduce.of_groups):
+        return None
+    near = Near(factor(window), facts.tolerance)
+    return by_loop if near(by_loop * facts.run.world_size) else None
+
+
+def _by_loop(window: Window, by_loop: float) -> Outcome:
+    b, ranks = balance(window), window.facts.run.world_size
+    return finding(
+        "warning",
+        f"The all-reduce multiplies the ranks' average gradient by {significant(b)}",
+        f"{_history(window)}. The loop multiplies the sum of the gradients of {ranks} ranks by "
+        f"{significant(by_loop)}; this loss needs their average, {significant(by_loop / b)} times "
+        "the sum. Divisions before and after the all-reduce that do not make up the number of "
+        "ranks together do this, such as a predivide factor that is not undone. "
+        f"{factor_effect(window)}.",
+        FIX_BY_HAND,
+        balance=round(b, 6),
+        factor=round(factor(window), 6),
+        loop_factor=round(by_loop, 6),
+        world_size=ranks,
+    )
 
 
 def _cause(window: Window) -> str:
