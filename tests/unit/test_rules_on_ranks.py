@@ -809,3 +809,32 @@ def test_parameters_outside_ddp_that_hooks_may_combine_are_reported_once_they_di
 
     assert answer_of(1.0, 1.0) == "ok"
     assert answer_of(1.0, 1.2) == "finding"
+
+
+def of_idle(weights: tuple[float, ...], *, other: bool = False) -> list[Finding]:
+    """Two windows under DDP, in which rank 1 has these token weights; ``other``: another loss."""
+    steps = []
+    for number in (1, 2):
+        kind = {"kind": "MseLossBackward0"} if other else {}
+        second = [term(10 if weight else 0, weight, **kind) for weight in weights]
+        ranks = [record([term(10, 1 / 20)] * 2, number), record(second, number)]
+        for sent in ranks:
+            sent.sync = "averaged"
+        steps.append(facts(*ranks))
+    return [f for f in judged(steps).findings if f.rule == "reduction.balance_off"]
+
+
+def test_ranks_without_tokens_that_the_average_counts_are_named() -> None:
+    (idle,) = of_idle((0.0, 0.0))
+    assert (idle.severity, idle.title) == (
+        "warning",
+        "1 of 2 ranks has no tokens, and the average counts it",
+    )
+    (partly,) = of_idle((1 / 20, 0.0))
+    assert partly.severity == "info"
+    assert partly.title.startswith("1 of the 4 micro-batches of all ranks has no tokens")
+    assert not of_idle((1 / 20, 1 / 20))
+
+
+def test_a_loss_for_each_rank_leaves_none_without_tokens() -> None:
+    assert not [f for f in of_idle((1 / 20, 1 / 20), other=True) if f.severity == "warning"]

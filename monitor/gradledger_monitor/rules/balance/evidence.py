@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from gradledger_monitor.model.losses.term_weights import differ
 from gradledger_monitor.model.numbers import number
@@ -448,3 +449,29 @@ def is_round(value: float) -> bool:
 def _mantissa(value: float) -> float:
     """The decimal mantissa, from 1 to below 10, to three places: 0.025 -> 2.5, 0.0099999 -> 1."""
     return float(f"{abs(value):.3e}".split("e")[0])
+
+
+class Idle(NamedTuple):
+    """Micro-batches that would make B = 1 if they had tokens, and ranks that have none at all."""
+
+    micro_batches: int
+    total: int
+    ranks: int
+
+
+def without_tokens(facts: StepFacts, objective: Objective | None) -> Idle | None:
+    """Whether each micro-batch weighs 1 / (K * R), and those of some ranks have no token.
+
+    Or did not run: K is that of the rank with most. Not if these have another loss.
+    """
+    ranks = len(facts.applied_by_rank)
+    if objective is None or not facts.averaged or facts.missing_ranks:
+        return None
+    count = ranks * max(len(applied) for applied in facts.applied_by_rank.values())
+    lines = [line for each in facts.objectives for line in each.ledger.lines]
+    busy = {(line.rank, line.micro_batch) for line in lines if line.tokens and line.weight}
+    weights = [weight for weight in objective.ledger.weights_of_micro_batches() if weight]
+    near = Near((facts.run.declared_scale or 1.0) / count, facts.tolerance)
+    if not len(weights) == len(busy) < count or not all(map(near, weights)):
+        return None
+    return Idle(count - len(busy), count, ranks - len({rank for rank, _ in busy}))

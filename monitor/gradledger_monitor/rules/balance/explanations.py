@@ -31,6 +31,7 @@ from gradledger_monitor.rules.balance.evidence import (
     is_undivided_coefficient,
     is_weight,
     reductions,
+    without_tokens,
 )
 from gradledger_monitor.rules.balance.history import (
     EXPLAINED,
@@ -59,6 +60,7 @@ OF_RANKS = (
     ", as many as there are ranks. If it undoes the average over them, which is right only of a "
     "sum that the tokens of all ranks divide, the gradient is {} times too large"
 )
+WITHOUT_TOKENS = "micro-batches of some ranks have no tokens"
 DISCARDED = "the loss is divided by the number of all micro-batches, and some were discarded"
 SHORT = 2  # micro-batches of a first window that may not be whole
 PARTS_OR_TASKS = "several losses add up to one mean: parts of one loss or separate tasks, unknown"
@@ -72,6 +74,7 @@ def explain(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> D
        (``_by_discarded``), or had each one the loss of this task (``_of_sampled_task``).
     2. Weights of single micro-batches (``_by_weights``). They separate what B alone does not: with
        2 tokens in 2 micro-batches, a plain sum has B = N = K = 2.
+       Or some ranks have no tokens in micro-batches that the divisor counts (``_by_idle``).
     3. The last fair window (``_partial``). It shows the K that the loop divides by. B = k/K of a
        shorter window may equal 1/R or a coefficient, so this comes before both.
     4. The ranks (``_by_ranks``), before a coefficient: authors multiply a loss by R on purpose or
@@ -102,6 +105,7 @@ def explain(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> D
         _by_discarded(facts, objective, balance)
         or _of_sampled_task(facts, objective, balance)
         or _by_weights(facts, objective, balance, past)
+        or _by_idle(facts, objective)
         or _partial(facts, objective, balance, past)
         or _by_ranks(facts, objective, balance, past)
         or _by_coefficient(facts, objective, balance, past)
@@ -182,6 +186,13 @@ def _partial(
     if not _Explains(facts, past)(lambda micro_batches: micro_batches / full):
         return None
     return Diagnosis("partial", objective=objective, ratio=k / full)
+
+
+def _by_idle(facts: StepFacts, objective: Objective) -> Diagnosis | None:
+    """B = m/(K * R), of m micro-batches with tokens: the rest, on some ranks, have none."""
+    if without_tokens(facts, objective) is None:
+        return None
+    return Diagnosis("constant", objective=objective, evidence=WITHOUT_TOKENS)
 
 
 def _by_ranks(

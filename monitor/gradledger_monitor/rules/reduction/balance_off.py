@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from gradledger_monitor.model.findings import Outcome
-from gradledger_monitor.rules.balance.evidence import Near
+from gradledger_monitor.rules.balance.evidence import Idle, Near, without_tokens
 from gradledger_monitor.rules.balance.patterns import wrong_balances
-from gradledger_monitor.rules.number_text import significant
+from gradledger_monitor.rules.gradient_scale_effects import intermittent_factor_effect
+from gradledger_monitor.rules.number_text import counted, significant
 from gradledger_monitor.rules.reduction.common import (
     BALANCE_OFF,
     balance,
@@ -26,6 +27,11 @@ dist.all_reduce(p.grad)
 p.grad /= dist.get_world_size()      # by R in all: what divides before it, and after it, together
 # if another factor is intended, declare it: gradledger.watch(model, optimizer, scale=B)"""
 
+FIX_IDLE = """\
+tokens = torch.tensor(own_tokens)              # 0 on a rank without data
+dist.all_reduce(tokens)
+loss = F.cross_entropy(logits, labels, reduction="sum") * dist.get_world_size() / tokens"""
+
 
 class BalanceOff(Rule):
     """The balance is not 1, and no recognised mistake explains it.
@@ -35,7 +41,8 @@ class BalanceOff(Rule):
     A balance that differs from 1 (or from the declared ``scale``) in at least two windows, and
     that matches no function of K, the ranks or the tokens. It is constant; or it varies in a
     loss that is a mean over its own elements, or whose token weights are unequal. It is a warning
-    where a loop that all-reduces the gradients itself multiplies their average by this number.
+    where a loop that all-reduces the gradients itself multiplies their average by this number, and
+    where ranks have no token in a window, and are counted in the average over the ranks.
 
     **Why it matters**
 
@@ -67,6 +74,9 @@ class BalanceOff(Rule):
         b, by_loop = balance(window), _factor_of_loop(window)
         if by_loop is not None:
             return _by_loop(window, by_loop)
+        idle = without_tokens(window.facts, window.balance.objective)
+        if idle is not None:
+            return _of_idle(window, idle)
         return finding(
             "info",
             f"The balance is {significant(b)}, not {significant(declared(window))}",
@@ -101,6 +111,30 @@ def _by_loop(window: Window, by_loop: float) -> Outcome:
         balance=round(b, 6),
         factor=round(factor(window), 6),
         loop_factor=round(by_loop, 6),
+        world_size=ranks,
+    )
+
+
+def _of_idle(window: Window, idle: Idle) -> Outcome:
+    """A whole rank, or single micro-batches, as where a guard drops one."""
+    ranks, b = window.facts.run.world_size, balance(window)
+    if idle.ranks:
+        share = f"{idle.ranks} of {counted(ranks, 'rank')}"
+        have = "has" if idle.ranks == 1 else "have"
+        counts = f"The means of the other ranks are averaged over all {ranks}"
+    else:
+        share = f"{idle.micro_batches} of the {idle.total} micro-batches of all ranks"
+        have = "has" if idle.micro_batches == 1 else "have"
+        counts = f"The others are divided by {idle.total} all the same"
+    return finding(
+        "warning" if idle.ranks else "info",
+        f"{share} {have} no tokens, and the average counts {'it' if have == 'has' else 'them'}",
+        f"In this window, {share} {have} no token of this loss. {counts}, so the balance is "
+        f"{significant(b)}. {intermittent_factor_effect(factor(window), window.facts)}.",
+        FIX_IDLE,
+        balance=round(b, 6),
+        factor=round(factor(window), 6),
+        idle_ranks=idle.ranks,
         world_size=ranks,
     )
 
