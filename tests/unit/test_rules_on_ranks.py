@@ -838,3 +838,38 @@ def test_ranks_without_tokens_that_the_average_counts_are_named() -> None:
 
 def test_a_loss_for_each_rank_leaves_none_without_tokens() -> None:
     assert not [f for f in of_idle((1 / 20, 1 / 20), other=True) if f.severity == "warning"]
+
+
+def of_four(counts: tuple[int, ...], applied: tuple[float, ...], **more: Any) -> Finding | None:
+    """Ranks that divide their sums by these numbers, under DDP over four ranks."""
+    each = zip(counts, applied, strict=True)
+    ranks = [record([term(n, 4 / divisor, "sum", **more)]) for n, divisor in each]
+    for sent in ranks:
+        sent.sync, sent.wrapper = "averaged", "ddp"
+        sent.micro_batches[0].wrapper, sent.micro_batches[0].collectives = "sync", 1
+    return finding_of("reduction.world_size", *ranks)
+
+
+def test_what_a_group_of_ranks_counts_is_no_divisor_for_all() -> None:
+    neighbours = of_four((10, 12, 7, 8), (22, 22, 15, 15))
+    assert neighbours is not None and "2 times too large" in neighbours.title
+    assert "each weight is 1 / (what a group of 2 ranks counts)" in neighbours.summary
+    assert of_four((10, 12, 7, 8), (17, 20, 17, 20)) is not None  # every other rank
+    assert of_four((10, 12, 7, 8), (37, 37, 37, 37)) is None
+    assert of_four((10, 12, 10, 12), (22, 22, 22, 22)) is None  # may be a weight of 2
+
+
+@pytest.mark.parametrize(
+    ("multiplier", "divisor", "named"), [(2, 37, True), (4, 37, False), (2, 10, False)]
+)
+def test_the_number_of_ranks_in_a_group_undoes_no_average_over_all(
+    multiplier: int, divisor: float, named: bool
+) -> None:
+    finding = of_four(
+        (10, 12, 7, 8),
+        (4 * 37 / multiplier,) * 4,
+        coefficient=float(multiplier),
+        divisors=[divisor],
+    )
+    assert (finding is not None) is named
+    assert finding is None or "and multiplied by 2, not by 4" in finding.summary

@@ -33,6 +33,7 @@ from gradledger_monitor.rules.balance.evidence import (
     reductions,
     without_tokens,
 )
+from gradledger_monitor.rules.balance.groups_of_ranks import by_group_of_ranks
 from gradledger_monitor.rules.balance.history import (
     EXPLAINED,
     ONE_MORE,
@@ -80,7 +81,7 @@ def explain(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> D
     4. The ranks (``_by_ranks``), before a coefficient: authors multiply a loss by R on purpose or
        by mistake.
     5. Coefficients (``_by_coefficient``), before K, 1/K and 1/R: a constant in front of the loss
-       explains any of these numbers, and is harmless.
+       explains any of these numbers, and is harmless. Then groups of ranks (``groups_of_ranks``).
     6. Losses whose balances add up to 1: a mean of tasks, if each has a head; else whether they
        belong together is not known. Or those that add up to K, if their number divides each.
     7. The token counts of earlier windows (``_by_earlier_count``).
@@ -109,6 +110,7 @@ def explain(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> D
         or _partial(facts, objective, balance, past)
         or _by_ranks(facts, objective, balance, past)
         or _by_coefficient(facts, objective, balance, past)
+        or by_group_of_ranks(facts, objective, balance)
         or _by_losses_together(facts, objective)
         or _by_undivided_mean_of_losses(facts, objective, balance, past)
         or _by_earlier_count(facts, objective, balance, past)

@@ -148,6 +148,8 @@ class WorldSize(Rule):
     wrapper combines: if those of some parameters are R times as large, it combines them twice, and
     experts need the divisor of the rest although fewer ranks hold them. Where ranks without a
     wrapper combine no gradients and the balance is 1/R, the all-reduce may be missing.
+    A group of g ranks, such as a node or a dimension of a mesh, gives R/g and g/R: the loss is
+    divided by what the group counts, or multiplied by its size.
 
     **Why it matters**
 
@@ -400,6 +402,8 @@ def _groups(facts: StepFacts) -> int:
 
 
 def _cause(window: Window) -> str:
+    if window.balance.evidence:
+        return f": {window.balance.evidence}"
     loop_factor, (excess, _) = window.facts.all_reduce_factor, _excess(window)
     groups = _groups(window.facts)
     if loop_factor is not None and groups:

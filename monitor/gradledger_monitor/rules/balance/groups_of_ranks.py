@@ -1,0 +1,80 @@
+"""Losses that are divided, or multiplied, by what belongs to a group of ranks instead of all.
+
+A group of ranks is a node, or a dimension of a mesh: neighbours, or every n-th rank. The gradients
+are averaged over all R ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from gradledger_monitor.model.numbers import number
+from gradledger_monitor.model.objectives import Objective
+from gradledger_monitor.model.step_facts import StepFacts
+from gradledger_monitor.rules.balance.evidence import Near, common_coefficient
+from gradledger_monitor.rules.balance.patterns import Diagnosis
+from gradledger_monitor.rules.number_text import significant
+
+
+def by_group_of_ranks(facts: StepFacts, objective: Objective, balance: float) -> Diagnosis | None:
+    """B is R / g, or g / R, of g ranks in a group."""
+    plain = facts.averaged and facts.divisor is None and facts.all_reduce is None
+    if not plain or facts.missing_ranks or len(facts.records) != facts.run.world_size:
+        return None
+    evidence = _counted_in_group(facts, objective) or _multiplied(facts, objective, balance)
+    return Diagnosis("world", "", objective, balance, 1.0, evidence) if evidence else None
+
+
+def _counted_in_group(facts: StepFacts, objective: Objective) -> str | None:
+    """Each weight is 1 / (what the rank's group counts), and the groups count different numbers."""
+    tokens = dict.fromkeys(facts.records, 0.0)
+    weights: dict[int, set[float]] = {rank: set() for rank in facts.records}
+    for line in objective.ledger.lines:
+        if line.tokens and line.weight and line.rank in tokens:
+            tokens[line.rank] += line.tokens
+            weights[line.rank].add(line.weight)
+    ranks, scale = list(tokens), facts.run.declared_scale or 1.0
+    for size in _sizes(len(ranks)):
+        for groups in _partitions(ranks, size):
+            counts = [sum(tokens[rank] for rank in group) for group in groups]
+            products = [
+                weight * count
+                for group, count in zip(groups, counts, strict=True)
+                for rank in group
+                for weight in weights[rank]
+            ]
+            fits = all(Near(product, facts.tolerance)(scale) for product in products)
+            if len(set(counts)) > 1 and all(weights.values()) and fits:
+                return (
+                    f"each weight is 1 / (what a group of {size} ranks counts), not what all "
+                    f"{len(ranks)} ranks do, over which the gradients are averaged"
+                )
+    return None
+
+
+def _multiplied(facts: StepFacts, objective: Objective, balance: float) -> str | None:
+    """What all ranks count divides the loss, and a number of ranks below R multiplies it."""
+    ranks, multiplier = facts.run.world_size, common_coefficient(objective)
+    if multiplier not in _sizes(ranks) or not Near(balance, facts.tolerance)(multiplier / ranks):
+        return None
+    total = Near(objective.ledger.tokens, facts.tolerance)
+    terms = (term.loss_term for term in objective.terms if term.tokens)
+    if not all(any(total(number(each) or 0.0) for each in term.divisors) for term in terms):
+        return None
+    return (
+        f"the loss is divided by what all {ranks} ranks count, over which the gradients are "
+        f"averaged, and multiplied by {significant(multiplier)}, not by {ranks}: this may be the "
+        f"size of a node, or of one dimension of a mesh. If {significant(balance)} is an intended "
+        "weight, declare it with scale="
+    )
+
+
+def _sizes(ranks: int) -> list[int]:
+    return [size for size in range(2, ranks) if ranks % size == 0]
+
+
+def _partitions(ranks: Sequence[int], size: int) -> Iterator[list[Sequence[int]]]:
+    """Neighbours, and every n-th rank."""
+    count = len(ranks) // size
+    yield [ranks[i * size : (i + 1) * size] for i in range(count)]
+    yield [ranks[i::count] for i in range(count)]
