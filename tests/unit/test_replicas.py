@@ -455,3 +455,41 @@ def test_every_parameter_is_measured_early_and_each_in_turn_later() -> None:
     assert len(replica_indices(1, 5_000)) == len(set(replica_indices(1, 5_000))) == 1_024
     assert replica_indices(11, 2) == [0, 1]
     assert replica_indices(1, 0) == replica_indices(11, 0) == []
+
+
+def stage_step(number: int, embedding: list[float], head: list[float], **of_head: Any) -> StepFacts:
+    """Two stages of a pipeline, with an embedding first and a head last."""
+    ranks = [record([[]], number), record([term(10, 1 / 10)], number)]
+    ranks[0].micro_batches[0].relayed = True
+    shapes = [[24, 16], [16], [16, 16]]
+    ranks[0].replica = Replica(3, [0, 1, 2], embedding, shapes)
+    ranks[1].replica = Replica(3, [0, 1, 2], head, of_head.get("shapes", shapes[::-1]))
+    return facts(*ranks)
+
+
+@pytest.mark.parametrize(
+    ("first", "later", "named"),
+    [
+        (([5.0, 0.0, 1.0], [2.0, 0.0, 5.0]), ([5.1, 0.1, 1.1], [2.1, 0.2, 5.2]), True),
+        (([5.0, 0.0, 1.0], [2.0, 0.0, 5.0]), ([5.1, 0.1, 1.1], [2.1, 0.2, 5.1]), False),  # tied
+        (([5.0, 0.0, 1.0], [2.0, 0.0, 6.0]), ([5.1, 0.1, 1.1], [2.1, 0.2, 6.2]), False),
+        (([0.0, 0.0, 1.0], [2.0, 0.0, 0.0]), ([5.1, 0.1, 1.1], [2.1, 0.2, 5.2]), False),  # zeros
+    ],
+)
+def test_tied_weights_of_two_stages_should_stay_equal(
+    first: tuple[list[float], list[float]], later: tuple[list[float], list[float]], named: bool
+) -> None:
+    drift = finding(judged([stage_step(1, *first), stage_step(2, *later)]))
+    assert (drift is not None) is named
+    if drift is not None:
+        assert drift.severity == "warning"
+        assert "Parameter 1 of rank 0 and parameter 3 of rank 1 (24 x 16)" in drift.summary
+
+
+def test_layers_that_stages_draw_from_one_seed_are_not_tied() -> None:
+    same = [[24, 16], [16], [16, 16]]
+    steps = [
+        stage_step(1, [5.0, 0.0, 1.0], [5.0, 0.0, 2.0], shapes=same),
+        stage_step(2, [5.1, 0.0, 1.1], [5.2, 0.0, 2.1], shapes=same),
+    ]
+    assert finding(judged(steps)) is None

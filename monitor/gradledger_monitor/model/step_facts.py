@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
-from gradledger_monitor.ingest.schema import Event, MicroBatch, StepRecord, Term
+from gradledger_monitor.ingest.schema import Event, MicroBatch, Replica, StepRecord, Term
 from gradledger_monitor.model import tolerances
 from gradledger_monitor.model.batch_size import samples_of, sum_if_complete, tokens_of
 from gradledger_monitor.model.clipping import clipping_of_window, shared_factor, unscale_factor
@@ -62,7 +62,8 @@ class RunInfo:
     declared_scale: float | None = None
     environment: dict[str, str] = field(default_factory=dict)
     config: dict[str, Any] = field(default_factory=dict)
-    earlier_stages: tuple[int, ...] = ()  # other ranks, which pass gradients on in a pipeline
+    # other ranks, which pass gradients on in a pipeline, with fingerprints of their parameters
+    earlier_stages: tuple[tuple[int, Replica | None], ...] = ()
     apart: tuple[topology.Apart, ...] = ()  # other ranks, which train on other data
 
     def optimizer_name(self, optimizer: int) -> str:

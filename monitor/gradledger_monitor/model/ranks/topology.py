@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from msgspec import structs
 
-from gradledger_monitor.ingest.schema import MicroBatch, StepRecord
+from gradledger_monitor.ingest.schema import MicroBatch, Replica, StepRecord
 from gradledger_monitor.model.batch_size import sum_if_complete, tokens_of
 from gradledger_monitor.model.numbers import number
 
@@ -157,9 +157,12 @@ def _has_no_loss(record: StepRecord) -> bool:
     return bool(batches) and all(m.relayed for m in batches)
 
 
-def earlier_stages(records: RecordsByRank, group: Sequence[int]) -> tuple[int, ...]:
-    """Ranks outside the group that only pass gradients on."""
-    return tuple(r for r, record in records.items() if r not in group and _has_no_loss(record))
+def earlier_stages(
+    records: RecordsByRank, group: Sequence[int]
+) -> tuple[tuple[int, Replica | None], ...]:
+    """Ranks outside the group that only pass gradients on, with their parameters, if sampled."""
+    others = ((rank, record) for rank, record in records.items() if rank not in group)
+    return tuple((rank, record.replica) for rank, record in others if _has_no_loss(record))
 
 
 class Apart(NamedTuple):

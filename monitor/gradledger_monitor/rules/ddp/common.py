@@ -32,9 +32,18 @@ def _without_models(window: Window) -> Outcome | None:
     return NO_STEP if facts.exchange is None else None
 
 
+def _without_stages(window: Window) -> Outcome | None:
+    """The same, unless other ranks hold earlier stages of a pipeline."""
+    stages = window.facts.record.left_open is None and window.facts.run.earlier_stages
+    return None if stages else _without_models(window)
+
+
 NO_STEP = not_applicable("no step, and no change of the models")
 SEVERAL_RANKS_TO_THE_END = Precondition(
     "several ranks train together, or average their models at the end", _without_models, ended=True
+)
+SEVERAL_RANKS_OR_STAGES = Precondition(
+    "several ranks train together, also as stages", _without_stages, ended=True
 )
 SEVERAL_RANKS = Precondition("several ranks train together", _not_parallel)
 

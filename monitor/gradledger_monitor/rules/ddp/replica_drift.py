@@ -16,7 +16,7 @@ from gradledger_monitor.model.ranks.topology import NORMALISED
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.ddp import drift_texts as texts
 from gradledger_monitor.rules.ddp.common import (
-    SEVERAL_RANKS_TO_THE_END,
+    SEVERAL_RANKS_OR_STAGES,
     finite_values,
     hook_combines_nothing,
     may_be_divided,
@@ -31,6 +31,7 @@ from gradledger_monitor.rules.ddp.model_averages import (
     ModelAverages,
 )
 from gradledger_monitor.rules.ddp.replicas import SAME, Replicas, differ_by, listed
+from gradledger_monitor.rules.ddp.tied_stages import TiedStages
 from gradledger_monitor.rules.ddp.trained_apart import (
     ALONE,
     ALONE_AND_COMMUNICATES,
@@ -68,6 +69,9 @@ class ReplicaDrift(Rule):
     start from different weights. A warning: as many numbers as there are gradients are
     all-reduced before each step, but each rank steps on the gradients that it computed.
 
+    With a pipeline: a matrix of an earlier stage that equals one of the last stage at the first
+    step, such as an embedding and its head, becomes different (a warning).
+
     **Why it matters**
 
     Data parallelism assumes equal replicas. Once they differ, the combined gradient belongs to
@@ -102,11 +106,12 @@ class ReplicaDrift(Rule):
         20, "windows in a row in which the ranks all-reduce as much as their gradients, unused"
     )
 
-    precondition = SEVERAL_RANKS_TO_THE_END
+    precondition = SEVERAL_RANKS_OR_STAGES
 
     state = declare(
         _replicas=Replicas,
         _groups=GroupsApart,
+        _tied=TiedStages,
         _in_groups=int,
         _beside=int,
         _started_apart=bool,
@@ -122,6 +127,7 @@ class ReplicaDrift(Rule):
         super().__init__(thresholds)
         self._replicas = Replicas()
         self._groups = GroupsApart()
+        self._tied = TiedStages()
         self._in_groups = 0  # windows in a row
         self._beside = 0  # windows in a row whose backward DDP synchronised for other parameters
         self._started_apart = False  # combined gradients of parameters that differed at first
@@ -146,6 +152,9 @@ class ReplicaDrift(Rule):
         if facts.record.left_open is not None:
             apart, other = self._reported_apart, self._reported_other
             return self._averages.after_the_last_step(facts, apart, other)
+        tied = self._tied.add(facts)
+        if tied is not None or facts.run.world_size == 1:
+            return tied or not_applicable("no other rank trains the same part")
         wrapper = facts.record.wrapper
         ignored = facts.record.outside if wrapper == "fsdp2" else None
         sharded = any(r.sharded for r in facts.records.values())

@@ -363,7 +363,7 @@ def _even_weights(
         for name in objective_list(group, facts.objectives)
     ]
     ranks = [facts.missing_ranks] if facts.missing_ranks else []
-    stages = facts.run.earlier_stages
+    stages = [rank for rank, _ in facts.run.earlier_stages]
     if stages:
         ranks.append(f"not evaluated: the gradients of {names(stages).lower()}, without a loss")
     if facts.run.apart:
