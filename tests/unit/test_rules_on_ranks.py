@@ -860,15 +860,22 @@ def test_what_a_group_of_ranks_counts_is_no_divisor_for_all() -> None:
 
 
 @pytest.mark.parametrize(
-    ("multiplier", "divisor", "named"), [(2, 37, True), (4, 37, False), (2, 10, False)]
+    ("multiplier", "divisor", "outer", "named"),
+    [
+        (2, 37, None, True),
+        (4, 37, None, False),
+        (2, 10, None, False),
+        (2, 37, 0.5, False),  # 0.5 * 4: a weight of 0.5
+    ],
 )
 def test_the_number_of_ranks_in_a_group_undoes_no_average_over_all(
-    multiplier: int, divisor: float, named: bool
+    multiplier: int, divisor: float, outer: float | None, named: bool
 ) -> None:
     finding = of_four(
         (10, 12, 7, 8),
         (4 * 37 / multiplier,) * 4,
         coefficient=float(multiplier),
+        outer_coefficient=outer,
         divisors=[divisor],
     )
     assert (finding is not None) is named

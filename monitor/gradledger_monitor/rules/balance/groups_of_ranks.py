@@ -53,12 +53,17 @@ def _counted_in_group(facts: StepFacts, objective: Objective) -> str | None:
 
 
 def _multiplied(facts: StepFacts, objective: Objective, balance: float) -> str | None:
-    """What all ranks count divides the loss, and a number of ranks below R multiplies it."""
+    """What all ranks count divides the loss, and a number of ranks below R multiplies it.
+
+    Not if the constant is a product: one of its factors may be R, and the other a weight.
+    """
     ranks, multiplier = facts.run.world_size, common_coefficient(objective)
     if multiplier not in _sizes(ranks) or not Near(balance, facts.tolerance)(multiplier / ranks):
         return None
     total = Near(objective.ledger.tokens, facts.tolerance)
-    terms = (term.loss_term for term in objective.terms if term.tokens)
+    terms = [term.loss_term for term in objective.terms if term.tokens]
+    if any(term.outer_coefficient is not None for term in terms):
+        return None
     if not all(any(total(number(each) or 0.0) for each in term.divisors) for term in terms):
         return None
     return (
