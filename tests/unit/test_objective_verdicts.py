@@ -105,15 +105,15 @@ def test_a_window_without_weights_has_no_objectives() -> None:
     assert objective_verdicts(Window(facts(record([term(10, 0.1)], skipped=True)))) == []
 
 
-def test_an_optimizer_whose_weights_were_never_seen_is_named_beside_a_balanced_one() -> None:
+def test_a_run_is_incomplete_if_the_weights_of_one_of_its_optimizers_were_never_seen() -> None:
     run = {"optimizers": ["SGD", "AdamW"]}
     fair, unseen = record([term(10, 1 / 10)]), record([[]])
     unseen.optimizer = 1
     evaluation = judged([facts(fair, **run), facts(unseen, **run)])
-    assert evaluation.verdict == "balanced"
+    assert evaluation.verdict == "incomplete"
     assert evaluation.coverage["reduction.token_weights_unequal"] == (
-        "ok: equal weights: cross entropy; "
-        "Optimizer 1 (AdamW) is not judged (no loss term was seen)"
+        "not_measured: Optimizer 1 (AdamW) is not judged (no loss term was seen); "
+        "equal weights: cross entropy"
     )
 
 

@@ -116,7 +116,7 @@ def is_history(finding: Finding, rule: type[RuleDefinition] | None) -> bool:
 def strongest_outcomes(outcomes: Iterable[RuleOutcomes], run: RunInfo) -> dict[str, Outcome]:
     """The strongest outcome of each rule over all optimizers.
 
-    A rule that states what it judged states of which optimizers it judged nothing, too.
+    A rule that states what it judged did not measure the run if it judged nothing of an optimizer.
     """
     coverage: dict[str, Outcome] = {}
     unjudged: dict[str, list[str]] = {}
@@ -131,7 +131,7 @@ def strongest_outcomes(outcomes: Iterable[RuleOutcomes], run: RunInfo) -> dict[s
     for rule, texts in unjudged.items():
         strongest = coverage[rule]
         if strongest.status == "ok" and strongest.reason:
-            coverage[rule] = Outcome("ok", "; ".join([strongest.reason, *texts[:3]]))
+            coverage[rule] = Outcome("not_measured", "; ".join([*texts[:3], strongest.reason]))
     return coverage
 
 
