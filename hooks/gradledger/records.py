@@ -334,6 +334,8 @@ class StepRecord:
     sampler: Literal["random", "sequential"] | None = None  # of the last DataLoader iterated
     batches: int | None = None  # from the only training DataLoader since the last step
     batch_size: int | None = None  # samples per batch
+    # batches from each training DataLoader since the last step, if several delivered any
+    loader_batches: list[int] = field(default_factory=list)
     moved: bool = False  # gradients were stored in other buffers between micro-batches
     repeat: bool = False  # no backward since the last step; its gradients, up to a factor
     empty: bool = False  # no parameter has a gradient at the step

@@ -124,6 +124,7 @@ step_records = st.builds(
     sampler=st.none() | st.sampled_from(["random", "sequential"]),
     batches=maybe_count,
     batch_size=maybe_count,
+    loader_batches=st.lists(counts, max_size=3),
     moved=st.booleans(),
     repeat=st.booleans(),
     empty=st.booleans(),

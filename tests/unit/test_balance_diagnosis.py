@@ -980,6 +980,30 @@ def test_backwards_with_whole_batches_of_one_delivery_may_be_of_separate_losses(
     assert diagnosis(1 / 3).pattern == "fair"
 
 
+@pytest.mark.parametrize(
+    ("loader_batches", "contract", "pattern"),
+    [
+        ([2, 2], None, "unmeasured"),
+        ([1, 2], None, "unmeasured"),  # the first one was started again
+        ([1, 1, 1, 1], None, "unmeasured"),
+        ([2, 2], "token", "missing"),
+        ([1, 3], None, "missing"),  # a mixture, of which each batch is drawn at random
+        ([4, 4], None, "missing"),  # labelled and unlabelled examples in each micro-batch
+        ([1, 1, 1], None, "missing"),
+        ([], None, "missing"),
+    ],
+)
+def test_backwards_with_a_loader_for_each_may_be_of_separate_losses(
+    loader_batches: list[int], contract: Any, pattern: Pattern
+) -> None:
+    def diagnosis(share: float) -> Diagnosis:
+        step = record([term(10, share / 10, samples=10)] * 4, loader_batches=loader_batches)
+        return first(facts(step, contract=contract))
+
+    assert diagnosis(1.0).pattern == pattern
+    assert diagnosis(1 / 4).pattern == "fair"
+
+
 @pytest.mark.parametrize(("left_out", "is_reported"), [(0, False), (1, True)])
 def test_the_loss_of_a_critic_is_averaged_over_the_steps_of_the_policy_loss(
     left_out: int, is_reported: bool

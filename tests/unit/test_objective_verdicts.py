@@ -101,6 +101,14 @@ def test_a_balance_that_is_not_measured_says_so() -> None:
     assert only.text == "equal weights; B not measured: the gradient sample is missing"
 
 
+def test_a_loss_that_may_be_several_is_not_evaluated_although_its_weights_differ() -> None:
+    step = record([term(10, 1 / 20), term(30, 1 / 60)], loader_batches=[1, 1])
+    (only,) = objective_verdicts(Window(facts(step)))
+    assert only.status == "not_measured"
+    assert only.text.startswith("several DataLoaders delivered the batches of the step")
+    assert judged([facts(step)]).coverage["reduction.token_weights_unequal"].endswith(only.text)
+
+
 def test_a_window_without_weights_has_no_objectives() -> None:
     assert objective_verdicts(Window(facts(record([term(10, 0.1)], skipped=True)))) == []
 

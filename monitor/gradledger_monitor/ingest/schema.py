@@ -275,6 +275,7 @@ class StepRecord(Struct, gc=False, kw_only=True, omit_defaults=True, tag="step")
     sampler: Literal["random", "sequential"] | None = None
     batches: Count | None = None
     batch_size: Count | None = None
+    loader_batches: list[Count] = []
     moved: bool = False
     repeat: bool = False
     empty: bool = False

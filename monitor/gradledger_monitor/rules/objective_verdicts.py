@@ -11,6 +11,7 @@ from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.model.readings import Reading
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.token_ledger import Ledger, total
+from gradledger_monitor.rules.balance.diagnosis import why_undecided
 from gradledger_monitor.rules.balance.evidence import Near
 from gradledger_monitor.rules.balance.patterns import NOT_MEASURED, Diagnosis, Pattern
 from gradledger_monitor.rules.objective_names import element_name, objective_name
@@ -165,6 +166,8 @@ def _status_and_text(
     pattern = None if diagnosis is None else diagnosis.pattern
     if diagnosis is not None and pattern == "by_design":
         return "not_applicable", diagnosis.reason
+    if undecided := why_undecided(facts):
+        return "not_measured", undecided
     excuse = _excuse(facts, objective, objectives)
     even = objective.is_penalty or objective.reading.is_even(facts.tolerance)
     if excuse is None and not even and pattern not in ("padding", "term_padding"):

@@ -71,6 +71,11 @@ def accumulated(loader: Any, k: int = 2) -> Iterator[Drawn]:
         yield window
 
 
+def delivered(*loaders: Any) -> Iterator[tuple[Batch, ...]]:
+    """A batch of each loader, again and again; the loops over them begin with the training."""
+    yield from zip(*loaders, strict=True)
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("dataset", [points(48), points(48, LENGTH)], ids=["classes", "tokens"])
 def test_samples_of_a_flat_target_are_the_loaders(dataset: Dataset[Any], workers: int) -> None:
@@ -104,12 +109,17 @@ def test_a_batch_that_is_cut_into_micro_batches_is_not_counted_twice() -> None:
 
 
 def test_two_loaders_at_once_leave_it_unknown() -> None:
-    both = zip(
-        DataLoader(points(48), 8, drop_last=True),
-        DataLoader(points(24), 4, drop_last=True),
-        strict=True,
+    steps = train([a] for a, _ in delivered(DataLoader(points(48), 8), DataLoader(points(24), 4)))
+    assert {s.samples for s in steps} == {None}
+    assert [s.record.loader_batches for s in steps] == [[1, 1]] * 6
+
+
+def test_batches_of_each_of_several_loaders_are_counted_whatever_their_sizes() -> None:
+    by_length = DataLoader(points(12), batch_sampler=[[0, 1, 2], [3, 4, 5, 6, 7], [8, 9], [10, 11]])
+    steps = train(
+        [a, b, c] for a, b, c in delivered(by_length, by_length, DataLoader(points(8), 2))
     )
-    assert {s.samples for s in train([a] for a, _ in both)} == {None}
+    assert [s.record.loader_batches for s in steps] == [[1, 1, 1]] * 4
 
 
 def test_an_evaluation_between_steps_does_not_count() -> None:

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 class DataLoaders(Observer):
-    """Fills ``sampler``, ``batches`` and ``batch_size`` of steps."""
+    """Fills ``sampler``, ``batches``, ``batch_size`` and ``loader_batches`` of steps."""
 
-    facts = ("sampler", "batches", "batch_size")
+    facts = ("sampler", "batches", "batch_size", "loader_batches")
 
     def __init__(self, windows: OpenWindows) -> None:
         super().__init__()
@@ -59,9 +59,7 @@ class DataLoaders(Observer):
             return
         if self._sampler_kind is not None:
             step.fields["sampler"] = self._sampler_kind
-        batches = self._drawn_batches.take(window)
-        if batches is not None:
-            step.fields["batches"], step.fields["batch_size"] = batches
+        step.fields.update(self._drawn_batches.take(window))
 
 
 def _kind_of(sampler: Any) -> str | None:

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 @dataclass
 class _Iterator:
-    """One iterator of a loader whose batch size is known."""
+    """One iterator of a loader."""
 
-    batch_size: int
+    batch_size: int | None  # None: it is not known
     short_batch: int | None  # the number of the batch that may hold fewer samples
     counted: dict[int, int] = field(default_factory=dict)  # by optimizer: batches at its last step
 
@@ -29,33 +29,33 @@ class DrawnBatches:
     """The iterators over training data that are alive."""
 
     def __init__(self) -> None:
-        # None: the batch size of this iterator's loader is not known.
-        self._iterators: weakref.WeakKeyDictionary[Any, _Iterator | None] = (
-            weakref.WeakKeyDictionary()
-        )
+        self._iterators: weakref.WeakKeyDictionary[Any, _Iterator] = weakref.WeakKeyDictionary()
 
     def add(self, loader: Any, iterator: Any) -> None:
         """The script begins to iterate over a loader."""
         size = _batch_size(loader)
-        self._iterators[iterator] = None if size is None else _Iterator(size, _short_batch(loader))
+        short_batch = None if size is None else _short_batch(loader)
+        self._iterators[iterator] = _Iterator(size, short_batch)
 
-    def take(self, window: OptimizerWindow) -> tuple[int, int] | None:
-        """Batches drawn since the optimizer's last step, and the samples in each.
+    def take(self, window: OptimizerWindow) -> dict[str, Any]:
+        """What a step records of the batches drawn since the optimizer's last step.
 
-        None if no loader, or more than one, yielded batches, or if one batch may be short.
+        Their number and the samples in each, if one loader yielded them, and none of them may be
+        short. If several did, the batches of each.
         """
         sources, all_known = [], True
         for iterator, counts in self._iterators.items():
-            if counts is None:
-                all_known = False
-                continue
             drawn, total = _take_drawn(iterator, counts, window)
+            all_known = all_known and counts.batch_size is not None
             if drawn:
                 sources.append((counts, drawn, total))
-        if len(sources) != 1 or not all_known:
-            return None
+        if len(sources) > 1:
+            return {"loader_batches": [drawn for _, drawn, _ in sources]}
+        if not sources or not all_known:
+            return {}
         counts, drawn, total = sources[0]
-        return None if counts.short_batch == total else (drawn, counts.batch_size)
+        whole = counts.short_batch != total
+        return {"batches": drawn, "batch_size": counts.batch_size} if whole else {}
 
 
 def _take_drawn(iterator: Any, counts: _Iterator, window: OptimizerWindow) -> tuple[int, int]:

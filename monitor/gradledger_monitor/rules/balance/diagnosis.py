@@ -145,6 +145,11 @@ WHOLE_BATCHES = (
     'accumulated; declare contract="sample" if they are separate, or contract="token" if they are '
     "one"
 )
+SEPARATE_LOADERS = (
+    "several DataLoaders delivered the batches of the step, equally many each: the backwards may "
+    "be separate losses, such as of several domains or data sets, or one that is accumulated; "
+    'declare contract="sample" if they are separate, or contract="token" if they are one'
+)
 DIVIDED_INSIDE = (
     "the loss is divided inside a product with a function of the data, by K or by a count that is "
     "as large"
@@ -232,6 +237,8 @@ def why_undecided(facts: StepFacts) -> str | None:
         return SEPARATE_CALLS
     if wrong and all(map(_has_whole_batches, facts.records.values())):
         return WHOLE_BATCHES
+    if wrong and all(map(_has_a_loader_for_each_loss, facts.records.values())):
+        return SEPARATE_LOADERS
     return CONSTANT_TARGETS if wrong and facts.may_be_separate_losses else None
 
 
@@ -244,6 +251,17 @@ def _has_whole_batches(record: StepRecord) -> bool:
         return False
     samples = {samples_of(micro_batch, record) for micro_batch in record.micro_batches}
     return samples == {record.batch_size}
+
+
+def _has_a_loader_for_each_loss(record: StepRecord) -> bool:
+    """Whether each of several DataLoaders may have delivered an equal share of the micro-batches.
+
+    A loop that starts a loader again has drawn more from it than its iterator counts. One that
+    draws more batches than it has micro-batches puts several of them into one.
+    """
+    drawn, k = record.loader_batches, len(record.micro_batches)
+    loaders = len(drawn)
+    return loaders > 1 and k % loaders == 0 and max(drawn) * loaders <= k
 
 
 def _without_factor(facts: StepFacts, reason: str) -> Diagnosis:
