@@ -2374,3 +2374,91 @@ def test_of_one_utterance_in_each_micro_batch_the_mean_is_no_sum(
     ]
     losses = [dataclasses.replace(loss, kind="CtcLossBackward0") for loss in losses]
     assert accused(judged([facts(record(losses, n)) for n in (1, 2, 3)])).keys() == {named}
+
+
+def boxes(counts: list[int], divisors: list[float], coefficient: float | None = 2.0) -> StepFacts:
+    """A sum over the elements of 200 anchors, by ``divisors``; ``counts`` are of another loss."""
+    weights = [(coefficient or 1.0) / d for d in divisors]
+    focal = [
+        records.Term(
+            "BinaryCrossEntropyWithLogitsBackward0",
+            "sum",
+            200,
+            size=200,
+            rows=2,
+            positions=40,
+            weight=w,
+            undivided=False,
+            divisors=[d],
+            coefficient=coefficient,
+            elements=200,
+            element_weight=w,
+        )
+        for d, w in zip(divisors, weights, strict=True)
+    ]
+    corners = [
+        records.Term(
+            "SmoothL1LossBackward0",
+            "sum",
+            4 * n,
+            size=4 * n,
+            rows=n,
+            positions=n,
+            weight=1 / d,
+            undivided=False,
+            divisors=[d],
+        )
+        for n, d in zip(counts, divisors, strict=True)
+    ]
+    return facts(record([list(pair) for pair in zip(focal, corners, strict=True)]))
+
+
+def test_micro_batches_that_are_divided_by_different_numbers_lack_the_division_by_k() -> None:
+    found = first(boxes([9, 12, 10, 7], [9, 12, 10, 7]))
+    assert found.pattern == "missing" and found.ratio == 4
+    assert "such as 9 and 12, and nothing divides by K" in found.evidence
+
+
+@pytest.mark.parametrize(
+    ("divisors", "coefficient"),
+    [
+        ([36, 48, 40, 28], 2.0),  # by K, too
+        ([38, 38, 38, 38], 2.0),  # by the count of the window
+        ([9, 12, 9, 12], 2.0),  # two numbers: of a stale count
+        ([9.5, 12.25, 10, 7], 2.0),  # no counts
+        ([9, 12, 10, 7], 0.5),  # 2/K
+    ],
+)
+def test_a_division_by_k_may_be_in_the_divisors_of_micro_batches(
+    divisors: list[float], coefficient: float
+) -> None:
+    assert first(boxes([9, 12, 10, 7], divisors, coefficient)).pattern != "missing"
+
+
+def test_a_loss_with_a_weight_is_divided_by_the_count_of_the_one_beside_it() -> None:
+    counts = [[9, 12, 10, 7 + i % 5] for i in range(8)]
+    found = windows(*[boxes(n, [float(sum(n))] * 4) for n in counts])
+    assert found[-1].pattern == "coefficient"
+
+
+@pytest.mark.parametrize(
+    ("coefficient", "divisors", "kind", "pattern"),
+    [
+        (4.0, [4.0], "MseLossBackward0", "unmeasured"),
+        (4.0, [4.0], "KlDivBackward0", "coefficient"),  # the square of a temperature
+        (3.0, [4.0], "MseLossBackward0", "coefficient"),
+        (5.0, [], "MseLossBackward0", "unmeasured"),  # 5, or 20 / 4
+        (1.25, [], "MseLossBackward0", "constant"),  # 5 / 4
+    ],
+)
+def test_a_constant_in_front_of_the_only_loss_may_undo_or_contain_the_division_by_k(
+    coefficient: float, divisors: list[float], kind: str, pattern: Pattern
+) -> None:
+    weight = coefficient / (divisors or [1.0])[0] / 10
+    form = {"coefficient": coefficient, "undivided": not divisors, "divisors": divisors}
+    terms = [
+        records.Term(kind, "mean", 10, size=10, rows=10, positions=10, weight=weight, **form)
+        for _ in range(4)
+    ]
+    found = windows(*[facts(record(terms, i)) for i in (1, 2, 3)])
+    assert found[-1].pattern == pattern

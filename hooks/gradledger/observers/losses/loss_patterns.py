@@ -30,6 +30,7 @@ from gradledger.observers.losses.node_names import (
     SMOOTHING,
     SOFT_CROSS_ENTROPY,
     SOFTMAXES,
+    WEIGHT_NORM,
 )
 
 # Between a log_softmax and a pick, or a pick and the rest.
@@ -239,10 +240,11 @@ def _log_softmax(node: Any) -> Any:
 def parameter_of(projection: Any) -> Any:
     """The weight that a projection multiplies by; None if it is not a parameter."""
     for node, _ in reversed(projection.next_functions):  # the weight comes after the input
-        for _ in range(4):  # transposed, cast
+        for _ in range(4):  # transposed, cast, of a normalised direction
             if node is None or node.name() == PARAMETER:
                 break
-            node = node.next_functions[0][0] if len(node.next_functions) == 1 else None
+            single = len(node.next_functions) == 1 or node.name() == WEIGHT_NORM
+            node = node.next_functions[0][0] if single else None
         if node is not None and node.name() == PARAMETER:
             return node.variable
     return None

@@ -117,6 +117,9 @@ LAYERS = PROJECTIONS | {"BaddbmmBackward0", "EmbeddingBackward0", "MvBackward0"}
 
 PARAMETER = "torch::autograd::AccumulateGrad"
 
+# Of a weight that is a direction and a norm, the direction first.
+WEIGHT_NORM = "WeightNormInterfaceBackward0"
+
 # Nodes of a model: there is no loss below them.
 MODEL_NODES = (
     LAYERS

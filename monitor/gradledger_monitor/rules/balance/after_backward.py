@@ -41,6 +41,11 @@ def is_scaled_by_loop(facts: StepFacts) -> bool:
     return not Near(_factor_of_loop(facts), facts.tolerance)(1.0)
 
 
+def is_left_by_loop(facts: StepFacts) -> bool:
+    """Whether the loop does nothing to the gradients after backward, but to unscale and to clip."""
+    return facts.factor_unmeasured is None and Near(_factor_of_loop(facts), facts.tolerance)(1.0)
+
+
 def divides_by_count_after_backward(facts: StepFacts) -> bool:
     """Whether the factor after backward is 1, R or K over a whole number: a count, right or wrong.
 

@@ -23,6 +23,7 @@ from gradledger_monitor.model.tolerances import WEIGHT
 
 SINGLE = 2e-6  # relative error of a ratio of two single-precision numbers
 EQUAL_LOSS = 1e-5  # relative difference of one loss that is computed twice
+DISTINCT = 3  # divisors of micro-batches, which are then no count of a window
 LISTS = 3  # micro-batches that must have as many elements as a list has pairs
 SINGLE_ELEMENTS = 3  # terms of one element each: a loop over the steps of an episode, not heads
 SMOOTHING = "LabelSmoothing"  # kind of a sum of the log-probabilities of all classes
@@ -155,6 +156,33 @@ def divides_by_samples(facts: StepFacts, objective: Objective) -> bool:
 def is_divided_by(objective: Objective, count: int) -> bool:
     """Whether each term is divided by that constant, and by no other number."""
     return all([number(d) for d in t.loss_term.divisors] == [count] for t in objective.terms)
+
+
+def divisors_of_micro_batches(facts: StepFacts, objective: Objective) -> list[float] | None:
+    """The whole numbers that divide the micro-batches, if they differ and nothing contains K.
+
+    None if some of them have one number, as the count of a window, or if all are multiples of K.
+    Besides, the number of losses of this kind may divide each.
+    """
+    k, tokens = facts.micro_batches_of(objective), {t.micro_batch: t for t in objective.terms}
+    losses = sum(o.kind == objective.kind for o in facts.objectives)
+    coefficient = common_coefficient(objective)
+    single = len(tokens) == len(objective.terms) == k > 1
+    if not single or facts.run.world_size > 1 or "mean" in reductions(objective):
+        return None
+    weight = abs(coefficient or 1.0)
+    if not is_round(weight) or (weight < 1 and not is_undivided_coefficient(weight, k)):
+        return None
+    divisors = []
+    for term in objective.terms:
+        own = [number(d) or 0.0 for d in term.loss_term.divisors]
+        own = [d for d in own if d != losses or len(own) == 1]
+        plain = len(own) == 1 and own[0] >= 1 and own[0] % 1 == 0
+        if not plain:
+            return None
+        divisors += own
+    distinct, multiples = len(set(divisors)), all(d % k == 0 for d in divisors)
+    return None if distinct < min(k, DISTINCT) or multiples else divisors
 
 
 def is_sum(facts: StepFacts, objective: Objective) -> bool:

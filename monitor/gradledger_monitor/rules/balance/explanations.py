@@ -13,12 +13,18 @@ from gradledger_monitor.model.objectives import Objective, losses_together
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.token_ledger import total
 from gradledger_monitor.model.tolerances import WEIGHT
-from gradledger_monitor.rules.balance.after_backward import excess_of_combination, multiplied_later
+from gradledger_monitor.rules.balance.after_backward import (
+    excess_of_combination,
+    is_left_by_loop,
+    multiplied_later,
+)
 from gradledger_monitor.rules.balance.counts import FOLLOWED, SHOWN
+from gradledger_monitor.rules.balance.episodes import may_be_of_episodes
 from gradledger_monitor.rules.balance.evidence import (
     Near,
     coefficient_explains,
     common_coefficient,
+    divisors_of_micro_batches,
     has_known_unit,
     is_bare_reduction,
     is_divided_by,
@@ -64,6 +70,11 @@ OF_RANKS = (
 WITHOUT_TOKENS = "micro-batches of some ranks have no tokens"
 DISCARDED = "the loss is divided by the number of all micro-batches, and some were discarded"
 SHORT = 2  # micro-batches of a first window that may not be whole
+MAY_UNDO_K = (
+    "the loss is divided by K, and multiplied by the same number, which undoes the division, or "
+    "is a weight; if it is a weight, declare scale= with that number"
+)
+DIVERGENCES = ("KlDiv", "SoftCrossEntropy")
 PARTS_OR_TASKS = "several losses add up to one mean: parts of one loss or separate tasks, unknown"
 
 
@@ -84,12 +95,13 @@ def explain(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> D
        explains any of these numbers, and is harmless. Then groups of ranks (``groups_of_ranks``).
     6. Losses whose balances add up to 1: a mean of tasks, if each has a head; else whether they
        belong together is not known. Or those that add up to K, if their number divides each.
-    7. The token counts of earlier windows (``_by_earlier_count``).
-    8. Bare numbers (``_by_number``): B = R, 1/R, K, 1/K; those times a known constant in front of
+    7. Another number that divides each micro-batch, and nothing that divides by K.
+    8. The token counts of earlier windows (``_by_earlier_count``).
+    9. Bare numbers (``_by_number``): B = R, 1/R, K, 1/K; those times a known constant in front of
        the loss (``_by_number_and_coefficient``).
-    9. Windows of different K (``by_window_length``): how B follows K shows a division, whatever
+    10. Windows of different K (``by_window_length``): how B follows K shows a division, whatever
        constant is in front of the loss.
-    10. Earlier windows (``by_history``).
+    11. Earlier windows (``by_history``).
     """
     balance = objective.ledger.balance / (facts.run.declared_scale or 1.0)
     if Near(balance, facts.tolerance)(1.0):
@@ -113,6 +125,7 @@ def explain(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> D
         or by_group_of_ranks(facts, objective, balance)
         or _by_losses_together(facts, objective)
         or _by_undivided_mean_of_losses(facts, objective, balance, past)
+        or _by_divisors_of_micro_batches(facts, objective, balance)
         or _by_earlier_count(facts, objective, balance, past)
         or _by_number_and_coefficient(facts, objective, balance, past)
         or _by_number(facts, objective, balance, past)
@@ -249,7 +262,16 @@ def _is_off_by(
 def _by_coefficient(
     facts: StepFacts, objective: Objective, balance: float, past: Sequence[Closed]
 ) -> Diagnosis | None:
-    """A constant in front of the loss, or the half of every squared error."""
+    """A constant in front of the loss, or the half of every squared error.
+
+    One that is K, in front of the only loss, may undo the division by K: a weight changes nothing
+    there. That of a divergence is the square of its temperature.
+    """
+    k = facts.micro_batches_of(objective)
+    alone = len(facts.objectives) == 1 and not objective.kind.startswith(DIVERGENCES)
+    undoes = k > 1 and common_coefficient(objective) == k and is_divided_by(objective, k)
+    if alone and undoes and reductions(objective) == {"mean"}:
+        return Diagnosis("unmeasured", MAY_UNDO_K, objective)
     half = is_half_squared_error(facts, objective, balance)
     in_all = half and _Explains(facts, past, shorter=True)(lambda _: 0.5)
     if coefficient_explains(facts, objective, balance) or in_all:
@@ -291,6 +313,25 @@ def _by_undivided_mean_of_losses(
     named = Diagnosis("missing", "", main, k, 1 / n, f"Only their number divides {n} losses")
     is_k = Near(balance, facts.tolerance)(k / n)
     return _if_consistent(facts, past, named, lambda of: of / n) if is_k else None
+
+
+def _by_divisors_of_micro_batches(
+    facts: StepFacts, objective: Objective, balance: float
+) -> Diagnosis | None:
+    """Each micro-batch is divided by another number, such as of boxes, and nothing by K.
+
+    Whatever these numbers count, each micro-batch is normalised, and K of them are added.
+    """
+    divisors = divisors_of_micro_batches(facts, objective)
+    if divisors is None or not is_left_by_loop(facts) or may_be_of_episodes(facts, objective):
+        return None
+    k = facts.micro_batches_of(objective)
+    first, second = list(dict.fromkeys(divisors))[:2]
+    evidence = (
+        f"Each micro-batch is divided by another number, such as {significant(first)} and "
+        f"{significant(second)}, and nothing divides by K"
+    )
+    return Diagnosis("missing", "", objective, k, balance / k, evidence)
 
 
 def _by_earlier_count(

@@ -104,6 +104,7 @@ def is_undivided_mean(facts: StepFacts, objective: Objective) -> bool:
 
     That is one below 1 that looks undivided; or the half of each of two means. Or the more usual
     one, if another loss has another constant, which looks undivided: no common factor is in both.
+    Or one above 1, if another loss has no constant, and other divisors than K.
     """
     k, terms = facts.micro_batches_of(objective), objective.terms
     parts = len(terms) / len({(term.rank, term.micro_batch) for term in terms})
@@ -121,7 +122,18 @@ def is_undivided_mean(facts: StepFacts, objective: Objective) -> bool:
     beside = any(is_undivided_coefficient(each, k) for each in others if each not in (None, outer))
     if constant < 1 and is_undivided_coefficient(outer, k):
         return True
+    if constant > 1 and any(_contains_no_k(o, k) for o in facts.objectives if o is not objective):
+        return True
     return beside and is_undivided_coefficient(outer, k, beside=True)
+
+
+def _contains_no_k(objective: Objective, k: int) -> bool:
+    """Whether a loss has no constant in front of it, and is divided by other numbers than K."""
+    terms = [] if objective.is_penalty else objective.terms
+    return bool(terms) and all(
+        t.loss_term.coefficient is None and _divisors(t) and not {0.0, k} & {*_divisors(t)}
+        for t in terms
+    )
 
 
 def _has_divisors_without_k(facts: StepFacts, objective: Objective, k: int) -> bool:

@@ -42,6 +42,10 @@ FEWEST_FAIR = 2  # windows that show a unit
 MOST_MICRO_BATCHES = 4096  # the largest m for which B = 1/m is read as a division by m
 SCALED_BY_LOOP = "the loop scales the gradients after backward, by a factor that changes"
 CLIPPED_SCALED = "the loop clips scaled gradients itself, before or after unscaling: unknown"
+MAY_CONTAIN_K = (
+    "nothing divides the loss by K but the constant in front of it, if that contains the division; "
+    "declare scale= with the balance that is intended"
+)
 OTHER_DIVISOR = (
     "the loss is divided by a number that is not the count of the elements in its graph, of which "
     "a mask may leave some out, and its balance differs between windows; if that is intended, "
@@ -158,7 +162,21 @@ def by_history(
             return Diagnosis("unprepared", objective=objective, ratio=1 / divisor)
         if is_one_divided_cross_entropy(objective):
             return Diagnosis("early_step", objective=objective, ratio=1 / divisor)
+    if _may_contain_k(facts, objective, balance):
+        return Diagnosis("unmeasured", MAY_CONTAIN_K, objective)
     return Diagnosis("constant", objective=objective)
+
+
+def _may_contain_k(facts: StepFacts, objective: Objective, balance: float) -> bool:
+    """Whether B is K times a round constant, and nothing else divides the means of micro-batches.
+
+    As 5 may be 20 / 4; 1.25 is 5 / 4.
+    """
+    k, constant = facts.micro_batches_of(objective), common_coefficient(objective)
+    if constant is None or k == 1 or not is_round(constant) or not is_mean(facts, objective):
+        return False
+    alone = is_undivided_alone(objective, with_coefficient=True)
+    return alone and Near(balance / abs(constant), facts.tolerance)(k)
 
 
 def _weight(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> float:
@@ -207,7 +225,8 @@ def _of_unknown_divisor(
         return Diagnosis("pending", ONE_MORE, objective)
     if followed.part != "window":
         return Diagnosis("other_count", objective=objective)
-    if Near(followed.ratio, facts.tolerance)(1.0):
+    constant = abs(common_coefficient(objective) or 1.0)
+    if any(Near(followed.ratio * c, facts.tolerance)(1.0) for c in (1.0, constant)):
         return Diagnosis("coefficient", objective=objective)  # the count of another objective
     return Diagnosis("other_divisor", OTHER_DIVISOR, objective)
 
