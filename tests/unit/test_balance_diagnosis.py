@@ -2455,10 +2455,60 @@ def test_a_constant_in_front_of_the_only_loss_may_undo_or_contain_the_division_b
     coefficient: float, divisors: list[float], kind: str, pattern: Pattern
 ) -> None:
     weight = coefficient / (divisors or [1.0])[0] / 10
-    form = {"coefficient": coefficient, "undivided": not divisors, "divisors": divisors}
+    form: dict[str, Any] = {
+        "coefficient": coefficient,
+        "undivided": not divisors,
+        "divisors": divisors,
+    }
     terms = [
         records.Term(kind, "mean", 10, size=10, rows=10, positions=10, weight=weight, **form)
         for _ in range(4)
     ]
     found = windows(*[facts(record(terms, i)) for i in (1, 2, 3)])
     assert found[-1].pattern == pattern
+
+
+@pytest.mark.parametrize(
+    ("kind", "divisors", "counted", "pattern"),
+    [
+        ("MeanBackward0", [], 30, "missing"),
+        ("SumBackward0", [40.0], 30, "missing"),  # the number of all elements
+        ("SumBackward0", [40.0], 10, "fair"),  # which the mask leaves in the window by chance
+        ("SumBackward0", [39.0], 30, "pending"),
+        ("MeanBackward0", [4.0], 30, "unmeasured"),
+    ],
+)
+def test_a_masked_mean_over_all_elements_that_nothing_divides_lacks_the_division_by_k(
+    kind: str, divisors: list[float], counted: int, pattern: Pattern
+) -> None:
+    each = 1 / (math.prod(divisors) * (1 if kind.startswith("Sum") else 40))
+    masked = records.Term(
+        kind,
+        "none",
+        counted,
+        size=40,
+        rows=4,
+        positions=40,
+        weight=each,
+        weight_min=each,
+        weight_max=each,
+        undivided=not divisors,
+        divisors=divisors,
+        elements=40,
+        element_weight=each,
+    )
+    found = first(facts(record([masked] * 4)))
+    assert found.pattern == pattern
+    if pattern == "missing":
+        assert found.constant == pytest.approx(counted / 40)
+
+
+def test_all_losses_that_are_not_divided_are_stated_to_be() -> None:
+    pair = [term(10, 1 / 10, head=1, undivided=True), term(10, 1 / 20, head=2, coefficient=0.5)]
+    window = Window(facts(record([pair] * 4)))
+    assert [d.pattern for d in window.diagnoses] == ["missing", "term_missing"]
+    fair = [term(10, 1 / 10, head=1, undivided=True), term(10, 1 / 80, head=2, coefficient=0.5)]
+    assert [d.pattern for d in diagnose(facts(record([fair] * 4)), [])] == [
+        "missing",
+        "coefficient",
+    ]

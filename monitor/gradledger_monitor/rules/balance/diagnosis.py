@@ -57,6 +57,7 @@ from gradledger_monitor.rules.balance.further import (
     is_in_one_micro_batch,
     is_undivided,
     is_undivided_mean,
+    lacks_the_same_division,
     shape,
     window_of_the_same_weight,
 )
@@ -390,6 +391,8 @@ def _of_further(
         return Diagnosis("fair", objective=objective)
     if (inside := divided_inside(facts, objective, past)) is not None:
         return inside
+    if main.pattern == "missing" and lacks_the_same_division(facts, objective):
+        return Diagnosis("term_missing", objective=objective, ratio=main.ratio)
     # whatever the main one is divided by: a penalty counts no tokens
     is_steady = main.pattern in NORMALISED or main.pattern == "constant"
     if is_steady and is_added_by_every_rank(facts, objective):

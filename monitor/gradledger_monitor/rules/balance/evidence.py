@@ -171,7 +171,7 @@ def divisors_of_micro_batches(facts: StepFacts, objective: Objective) -> list[fl
     if not single or facts.run.world_size > 1 or "mean" in reductions(objective):
         return None
     weight = abs(coefficient or 1.0)
-    if not is_round(weight) or (weight < 1 and not is_undivided_coefficient(weight, k)):
+    if is_round(weight * k) and not (is_round(weight) and weight >= 1):
         return None
     divisors = []
     for term in objective.terms:
@@ -183,6 +183,23 @@ def divisors_of_micro_batches(facts: StepFacts, objective: Objective) -> list[fl
         divisors += own
     distinct, multiples = len(set(divisors)), all(d % k == 0 for d in divisors)
     return None if distinct < min(k, DISTINCT) or multiples else divisors
+
+
+def is_undivided_mean_over_all(facts: StepFacts, objective: Objective) -> bool:
+    """Whether each micro-batch is a mean over all its elements, of which some have no weight.
+
+    Nothing else divides it, and no constant is in front of it.
+    """
+    for term in objective.terms:
+        loss = term.loss_term
+        divisors = [number(divisor) for divisor in loss.divisors]
+        plain = loss.undivided if loss.kind.startswith("Mean") else divisors == [loss.elements]
+        whole = Near(weight_of_elements(term) * facts.ranks_divisor, facts.tolerance)(1.0)
+        if not plain or not whole or loss.coefficient is not None or loss.nonlinear:
+            return False
+    k = facts.micro_batches_of(objective)
+    masked = any(t.tokens < (t.loss_term.size or 0) for t in objective.terms)
+    return masked and not objective.weighted_inside and k > 1 and has_one_term_in_each(objective, k)
 
 
 def is_sum(facts: StepFacts, objective: Objective) -> bool:

@@ -18,6 +18,7 @@ from gradledger_monitor.rules.balance.evidence import (
     SMOOTHING,
     Near,
     common_coefficient,
+    divisors_of_micro_batches,
     divides_by_all_positions,
     has_one_term_in_each,
     is_round,
@@ -125,6 +126,14 @@ def is_undivided_mean(facts: StepFacts, objective: Objective) -> bool:
     if constant > 1 and any(_contains_no_k(o, k) for o in facts.objectives if o is not objective):
         return True
     return beside and is_undivided_coefficient(outer, k, beside=True)
+
+
+def lacks_the_same_division(facts: StepFacts, objective: Objective) -> bool:
+    """Whether K does not divide it either, as the main loss: B is K times its constant."""
+    k, constant = facts.micro_batches_of(objective), common_coefficient(objective)
+    balance = objective.ledger.balance / (facts.run.declared_scale or 1.0)
+    is_k = Near(balance / abs(constant or 1.0), facts.tolerance)(k) and not objective.is_penalty
+    return k > 1 and (is_k or divisors_of_micro_batches(facts, objective) is not None)
 
 
 def _contains_no_k(objective: Objective, k: int) -> bool:
