@@ -185,21 +185,20 @@ def divisors_of_micro_batches(facts: StepFacts, objective: Objective) -> list[fl
     return None if distinct < min(k, DISTINCT) or multiples else divisors
 
 
-def is_undivided_mean_over_all(facts: StepFacts, objective: Objective) -> bool:
-    """Whether each micro-batch is a mean over all its elements, of which some have no weight.
+def is_mean_over_all_alone(facts: StepFacts, objective: Objective) -> bool:
+    """Whether the number of all elements of each micro-batch divides it, and nothing else.
 
-    Nothing else divides it, and no constant is in front of it.
+    Masked ones included. A constant is then a part of each element, below the outermost reduction.
     """
     for term in objective.terms:
         loss = term.loss_term
         divisors = [number(divisor) for divisor in loss.divisors]
-        plain = loss.undivided if loss.kind.startswith("Mean") else divisors == [loss.elements]
+        alone = loss.undivided or (divisors == [loss.elements] and loss.coefficient is None)
         whole = Near(weight_of_elements(term) * facts.ranks_divisor, facts.tolerance)(1.0)
-        if not plain or not whole or loss.coefficient is not None or loss.nonlinear:
+        if not alone or not whole or loss.nonlinear or loss.elements == 1:
             return False
     k = facts.micro_batches_of(objective)
-    masked = any(t.tokens < (t.loss_term.size or 0) for t in objective.terms)
-    return masked and not objective.weighted_inside and k > 1 and has_one_term_in_each(objective, k)
+    return k > 1 and has_one_term_in_each(objective, k)
 
 
 def is_sum(facts: StepFacts, objective: Objective) -> bool:

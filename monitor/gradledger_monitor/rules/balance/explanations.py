@@ -31,11 +31,11 @@ from gradledger_monitor.rules.balance.evidence import (
     is_half_squared_error,
     is_mean,
     is_mean_by_weight,
+    is_mean_over_all_alone,
     is_reduced_by_mean,
     is_sum,
     is_undivided_alone,
     is_undivided_coefficient,
-    is_undivided_mean_over_all,
     is_weight,
     reductions,
     without_tokens,
@@ -97,7 +97,7 @@ def explain(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> D
     6. Losses whose balances add up to 1: a mean of tasks, if each has a head; else whether they
        belong together is not known. Or those that add up to K, if their number divides each.
     7. Another number that divides each micro-batch, and nothing that divides by K.
-       Or a mean over all elements, those without a weight included, and nothing besides.
+       Or the number of all its elements, masked ones included, and nothing besides.
     8. The token counts of earlier windows (``_by_earlier_count``).
     9. Bare numbers (``_by_number``): B = R, 1/R, K, 1/K; those times a known constant in front of
        the loss (``_by_number_and_coefficient``).
@@ -128,7 +128,7 @@ def explain(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> D
         or _by_losses_together(facts, objective)
         or _by_undivided_mean_of_losses(facts, objective, balance, past)
         or _by_divisors_of_micro_batches(facts, objective, balance)
-        or _by_undivided_mean_over_all(facts, objective, balance)
+        or _by_mean_over_all(facts, objective, balance)
         or _by_earlier_count(facts, objective, balance, past)
         or _by_number_and_coefficient(facts, objective, balance, past)
         or _by_number(facts, objective, balance, past)
@@ -337,20 +337,15 @@ def _by_divisors_of_micro_batches(
     return Diagnosis("missing", "", objective, k, balance / k, evidence)
 
 
-def _by_undivided_mean_over_all(
-    facts: StepFacts, objective: Objective, balance: float
-) -> Diagnosis | None:
-    """B is K times the share of the elements that have a weight: all of them divide, and K not.
+def _by_mean_over_all(facts: StepFacts, objective: Objective, balance: float) -> Diagnosis | None:
+    """The number of all elements of each micro-batch divides it, masked ones included, and not K.
 
-    Of the means of a loss that a mask multiplies, or of sums that are divided by all elements.
+    B is K times the share of those with a weight.
     """
-    if not is_undivided_mean_over_all(facts, objective) or not is_left_by_loop(facts):
+    if not is_mean_over_all_alone(facts, objective) or not is_left_by_loop(facts):
         return None
     k = facts.micro_batches_of(objective)
-    evidence = (
-        "Each micro-batch is divided by the number of all its elements, those without a weight "
-        "included, and nothing divides by K"
-    )
+    evidence = "Each micro-batch is divided by the number of all its elements, and by nothing else"
     return Diagnosis("missing", "", objective, k, balance / k, evidence)
 
 

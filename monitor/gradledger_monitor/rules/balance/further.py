@@ -18,9 +18,10 @@ from gradledger_monitor.rules.balance.evidence import (
     SMOOTHING,
     Near,
     common_coefficient,
-    divisors_of_micro_batches,
     divides_by_all_positions,
+    divisors_of_micro_batches,
     has_one_term_in_each,
+    is_mean_over_all_alone,
     is_round,
     is_undivided_coefficient,
     reductions,
@@ -133,7 +134,8 @@ def lacks_the_same_division(facts: StepFacts, objective: Objective) -> bool:
     k, constant = facts.micro_batches_of(objective), common_coefficient(objective)
     balance = objective.ledger.balance / (facts.run.declared_scale or 1.0)
     is_k = Near(balance / abs(constant or 1.0), facts.tolerance)(k) and not objective.is_penalty
-    return k > 1 and (is_k or divisors_of_micro_batches(facts, objective) is not None)
+    by_number = divisors_of_micro_batches(facts, objective) is not None
+    return k > 1 and (is_k or by_number or is_mean_over_all_alone(facts, objective))
 
 
 def _contains_no_k(objective: Objective, k: int) -> bool:
