@@ -2512,3 +2512,32 @@ def test_all_losses_that_are_not_divided_are_stated_to_be() -> None:
         "missing",
         "coefficient",
     ]
+
+
+@pytest.mark.parametrize(
+    ("divisors", "pattern"),
+    [
+        ([36.0, 48.0, 40.0, 28.0], "fair"),  # by K and the boxes, or by their coordinates
+        ([9.0, 12.0, 10.0, 7.0], "missing"),
+    ],
+)
+def test_as_many_coordinates_as_micro_batches_show_no_missing_division(
+    divisors: list[float], pattern: Pattern
+) -> None:
+    corners = [
+        records.Term(
+            "SmoothL1LossBackward0",
+            "sum",
+            4 * n,
+            size=4 * n,
+            rows=n,
+            positions=n,
+            weight=1 / d,
+            undivided=False,
+            divisors=[d],
+        )
+        for n, d in zip((9, 12, 10, 7), divisors, strict=True)
+    ]
+    (found,) = windows(facts(record(corners)))
+    assert found.pattern == pattern
+    assert found.objective is not None and found.objective.reading.unit == "rows"

@@ -19,6 +19,7 @@ from gradledger_monitor.model.losses.term_weights import (
 )
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.token_ledger import Ledger, WeightedTokens, build_ledger
+from gradledger_monitor.model.tolerances import WEIGHT
 
 COUNTED = ("tokens", "class_weight")  # units that a cross entropy counts itself
 
@@ -131,17 +132,23 @@ def is_divided_by_its_count(reading: Reading) -> bool:
 def is_divided_by_k_and_counts(reading: Reading) -> bool:
     """Whether the loop divides every term by K and by its count in this unit: no K is missing.
 
-    The 4 coordinates of a box, divided by the boxes alone, have a balance of 4 in elements.
+    The 4 coordinates of a box, divided by the boxes alone, have a balance of 4 in elements. One
+    number may contain both, and K may divide the gradients after backward.
     """
     k = reading.micro_batches
-    for term, line in zip(reading.terms, reading.ledger.lines, strict=True):
-        divisors = [number(divisor) for divisor in term.loss_term.divisors]
-        if k == 1 or k not in divisors:
-            return False
-        divisors.remove(k)
-        if line.tokens not in divisors:
-            return False
-    return True
+    lines = zip(reading.terms, reading.ledger.lines, strict=True)
+    return k != 1 and all(_divide(term, k, line.tokens) for term, line in lines)
+
+
+def _divide(term: WeightedTerm, k: float, count: float) -> bool:
+    divisors = [number(divisor) or 0.0 for divisor in term.loss_term.divisors]
+    whole = math.prod(divisors) / term.factor if divisors and term.factor else 0.0
+    if abs(whole / (k * count) - 1) <= WEIGHT:
+        return True
+    if k not in divisors:
+        return False
+    divisors.remove(k)
+    return count in divisors
 
 
 def _is_off_in_labels(reading: Reading, tolerance: float, scale: float | None) -> bool:
