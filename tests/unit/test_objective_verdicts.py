@@ -157,3 +157,9 @@ def rules_of(micro_batches: list[list[records.Term]]) -> list[str]:
     """The rules that find something in three such windows."""
     evaluation = judged([facts(record(micro_batches, number)) for number in (1, 2, 3)])
     return [finding.rule for finding in evaluation.findings if finding.severity != "info"]
+
+
+def test_the_k_of_a_loss_is_that_of_its_task_if_each_task_has_a_backward() -> None:
+    both = [term(8, 1 / 8, undivided=True, head=1), term(9, 1 / 9, undivided=True, head=2)]
+    texts = {v.text for v in objective_verdicts(Window(facts(record(both * 3))))}
+    assert texts == {"not divided by K = 3"}

@@ -174,7 +174,7 @@ def _status_and_text(
         return "finding", f"{element_name(objective)} weights differ"
     if pattern in _WRONG:
         return "finding", _WRONG[pattern].format(
-            k=facts.micro_batches, element=element_name(objective)
+            k=facts.micro_batches_of(objective), element=element_name(objective)
         )
     if excuse is not None:
         return excuse.status, excuse.reason

@@ -36,7 +36,9 @@ class MissingDivision(Rule):
 
     The balance of the window, or of one of its loss terms, is K instead of 1; or K times the
     constant that the loss is multiplied by. If that is not known, or may contain a division by K,
-    windows of different K show it. Of a further loss, a usual constant in front of it shows it,
+    windows of different K show it. Whatever the divisors count, such as boxes: each micro-batch is
+    divided by another whole number, or by the number of all its elements, masked ones included, and
+    nothing divides by K. Of a further loss, a usual constant in front of it shows it,
     or divisions by other constants than K, where a division is written for the main loss. If the
     divisor of the main loss is not known, a mean that nothing divides shows it.
 
@@ -54,8 +56,9 @@ class MissingDivision(Rule):
 
     **When it is silent**
 
-    K = 1; the run declares ``scale=K``; the gradients are divided after backward. Of a further loss
-    with less than 1% of the gradient's weight, it is information.
+    K = 1; the run declares ``scale=K``; the gradients are divided after backward; each backward may
+    have a separate loss, such as a batch of each of several DataLoaders. Of a further loss with
+    less than 1% of the gradient's weight, it is information.
 
     **Incidents**
 
