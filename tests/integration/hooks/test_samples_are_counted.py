@@ -119,7 +119,20 @@ def test_batches_of_each_of_several_loaders_are_counted_whatever_their_sizes() -
     steps = train(
         [a, b, c] for a, b, c in delivered(by_length, by_length, DataLoader(points(8), 2))
     )
-    assert [s.record.loader_batches for s in steps] == [[1, 1, 1]] * 4
+    assert [s.record.loader_batches for s in steps] == [[2, 1]] * 4
+
+
+def test_a_loader_that_is_started_again_for_each_batch_is_counted_by_its_starts() -> None:
+    loaders = [DataLoader(points(48), 8), DataLoader(points(24), 4)]
+
+    def windows(some: list[Any]) -> Iterator[Drawn]:
+        for _ in range(3):
+            yield [next(iter(loader)) for loader in some]
+
+    steps = train(windows(loaders))
+    assert [s.record.loader_batches for s in steps] == [[1, 1]] * 3
+    again = train(windows([loaders[0], loaders[0]]))
+    assert [s.record.loader_batches for s in again] == [[]] * 3
 
 
 def test_an_evaluation_between_steps_does_not_count() -> None:

@@ -7,6 +7,7 @@ loader does. Its iterators count the batches that they have yielded, so no code 
 from __future__ import annotations
 
 import weakref
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -15,11 +16,14 @@ from torch.utils.data import BatchSampler
 if TYPE_CHECKING:
     from gradledger.capture.windows import OptimizerWindow
 
+MOST_BEGUN = 64  # iterators that are remembered when they are gone
+
 
 @dataclass
 class _Iterator:
     """One iterator of a loader."""
 
+    loader: int  # its id
     batch_size: int | None  # None: it is not known
     short_batch: int | None  # the number of the batch that may hold fewer samples
     counted: dict[int, int] = field(default_factory=dict)  # by optimizer: batches at its last step
@@ -30,32 +34,47 @@ class DrawnBatches:
 
     def __init__(self) -> None:
         self._iterators: weakref.WeakKeyDictionary[Any, _Iterator] = weakref.WeakKeyDictionary()
+        # the last ones that began: numbers, ids of the loaders
+        self._begun: deque[tuple[int, int, weakref.ref[Any]]] = deque(maxlen=MOST_BEGUN)
+        self._count = 0
+        self._begun_before: dict[int, int] = {}  # by optimizer: iterators at its last step
 
     def add(self, loader: Any, iterator: Any) -> None:
         """The script begins to iterate over a loader."""
         size = _batch_size(loader)
         short_batch = None if size is None else _short_batch(loader)
-        self._iterators[iterator] = _Iterator(size, short_batch)
+        self._iterators[iterator] = _Iterator(id(loader), size, short_batch)
+        self._count += 1
+        self._begun.append((self._count, id(loader), weakref.ref(iterator)))
 
     def take(self, window: OptimizerWindow) -> dict[str, Any]:
         """What a step records of the batches drawn since the optimizer's last step.
 
         Their number and the samples in each, if one loader yielded them, and none of them may be
-        short. If several did, the batches of each.
+        short. If several did, the batches of each. An iterator that began since then and is gone
+        has yielded one, as in ``next(iter(loader))``.
         """
         sources, all_known = [], True
+        by_loader = self._of_iterators_gone(window)
         for iterator, counts in self._iterators.items():
             drawn, total = _take_drawn(iterator, counts, window)
             all_known = all_known and counts.batch_size is not None
             if drawn:
                 sources.append((counts, drawn, total))
-        if len(sources) > 1:
-            return {"loader_batches": [drawn for _, drawn, _ in sources]}
-        if not sources or not all_known:
+                by_loader[counts.loader] += drawn
+        if len(by_loader) > 1:
+            return {"loader_batches": list(by_loader.values())}
+        if len(sources) != 1 or not all_known:
             return {}
         counts, drawn, total = sources[0]
         whole = counts.short_batch != total
         return {"batches": drawn, "batch_size": counts.batch_size} if whole else {}
+
+    def _of_iterators_gone(self, window: OptimizerWindow) -> Counter[int]:
+        before = self._begun_before.get(id(window), 0)
+        self._begun_before[id(window)] = self._count
+        gone = (loader for n, loader, it in self._begun if n > before and it() is None)
+        return Counter(gone)
 
 
 def _take_drawn(iterator: Any, counts: _Iterator, window: OptimizerWindow) -> tuple[int, int]:
