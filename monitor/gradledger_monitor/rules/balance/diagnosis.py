@@ -147,8 +147,8 @@ WHOLE_BATCHES = (
     "one"
 )
 SEPARATE_LOADERS = (
-    "several DataLoaders delivered the batches of the step, equally many each: the backwards may "
-    "be separate losses, such as of several domains or data sets, or one that is accumulated; "
+    "several DataLoaders delivered the batches of the step: the backwards may be separate losses, "
+    "such as of several domains or data sets, or one that is accumulated; "
     'declare contract="sample" if they are separate, or contract="token" if they are one'
 )
 DIVIDED_INSIDE = (
