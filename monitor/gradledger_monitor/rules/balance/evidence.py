@@ -23,7 +23,6 @@ from gradledger_monitor.model.tolerances import WEIGHT
 
 SINGLE = 2e-6  # relative error of a ratio of two single-precision numbers
 EQUAL_LOSS = 1e-5  # relative difference of one loss that is computed twice
-DISTINCT = 3  # divisors of micro-batches, which are then no count of a window
 LISTS = 3  # micro-batches that must have as many elements as a list has pairs
 SINGLE_ELEMENTS = 3  # terms of one element each: a loop over the steps of an episode, not heads
 SMOOTHING = "LabelSmoothing"  # kind of a sum of the log-probabilities of all classes
@@ -156,49 +155,6 @@ def divides_by_samples(facts: StepFacts, objective: Objective) -> bool:
 def is_divided_by(objective: Objective, count: int) -> bool:
     """Whether each term is divided by that constant, and by no other number."""
     return all([number(d) for d in t.loss_term.divisors] == [count] for t in objective.terms)
-
-
-def divisors_of_micro_batches(facts: StepFacts, objective: Objective) -> list[float] | None:
-    """The whole numbers that divide the micro-batches, if they differ and nothing contains K.
-
-    None if some of them have one number, as the count of a window, or if all are multiples of K.
-    Besides, the number of losses of this kind may divide each.
-    """
-    k, tokens = facts.micro_batches_of(objective), {t.micro_batch: t for t in objective.terms}
-    losses = sum(o.kind == objective.kind for o in facts.objectives)
-    coefficient = common_coefficient(objective)
-    single = len(tokens) == len(objective.terms) == k > 1
-    if not single or facts.run.world_size > 1 or "mean" in reductions(objective):
-        return None
-    weight = abs(coefficient or 1.0)
-    if is_round(weight * k) and not (is_round(weight) and weight >= 1):
-        return None
-    divisors = []
-    for term in objective.terms:
-        own = [number(d) or 0.0 for d in term.loss_term.divisors]
-        own = [d for d in own if d != losses or len(own) == 1]
-        plain = len(own) == 1 and own[0] >= 1 and own[0] % 1 == 0
-        if not plain:
-            return None
-        divisors += own
-    distinct, multiples = len(set(divisors)), all(d % k == 0 for d in divisors)
-    return None if distinct < min(k, DISTINCT) or multiples else divisors
-
-
-def is_mean_over_all_alone(facts: StepFacts, objective: Objective) -> bool:
-    """Whether the number of all elements of each micro-batch divides it, and nothing else.
-
-    Masked ones included. A constant is then a part of each element, below the outermost reduction.
-    """
-    for term in objective.terms:
-        loss = term.loss_term
-        divisors = [number(divisor) for divisor in loss.divisors]
-        alone = loss.undivided or (divisors == [loss.elements] and loss.coefficient is None)
-        whole = Near(weight_of_elements(term) * facts.ranks_divisor, facts.tolerance)(1.0)
-        if not alone or not whole or loss.nonlinear or loss.elements == 1:
-            return False
-    k = facts.micro_batches_of(objective)
-    return k > 1 and has_one_term_in_each(objective, k)
 
 
 def is_sum(facts: StepFacts, objective: Objective) -> bool:

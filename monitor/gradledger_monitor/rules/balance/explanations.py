@@ -15,23 +15,23 @@ from gradledger_monitor.model.token_ledger import total
 from gradledger_monitor.model.tolerances import WEIGHT
 from gradledger_monitor.rules.balance.after_backward import (
     excess_of_combination,
-    is_left_by_loop,
     multiplied_later,
 )
 from gradledger_monitor.rules.balance.counts import FOLLOWED, SHOWN
-from gradledger_monitor.rules.balance.episodes import may_be_of_episodes
+from gradledger_monitor.rules.balance.divisors import (
+    by_divisors_of_micro_batches,
+    by_mean_over_all,
+)
 from gradledger_monitor.rules.balance.evidence import (
     Near,
     coefficient_explains,
     common_coefficient,
-    divisors_of_micro_batches,
     has_known_unit,
     is_bare_reduction,
     is_divided_by,
     is_half_squared_error,
     is_mean,
     is_mean_by_weight,
-    is_mean_over_all_alone,
     is_reduced_by_mean,
     is_sum,
     is_undivided_alone,
@@ -127,8 +127,8 @@ def explain(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> D
         or by_group_of_ranks(facts, objective, balance)
         or _by_losses_together(facts, objective)
         or _by_undivided_mean_of_losses(facts, objective, balance, past)
-        or _by_divisors_of_micro_batches(facts, objective, balance)
-        or _by_mean_over_all(facts, objective, balance)
+        or by_divisors_of_micro_batches(facts, objective, balance)
+        or by_mean_over_all(facts, objective, balance)
         or _by_earlier_count(facts, objective, balance, past)
         or _by_number_and_coefficient(facts, objective, balance, past)
         or _by_number(facts, objective, balance, past)
@@ -316,37 +316,6 @@ def _by_undivided_mean_of_losses(
     named = Diagnosis("missing", "", main, k, 1 / n, f"Only their number divides {n} losses")
     is_k = Near(balance, facts.tolerance)(k / n)
     return _if_consistent(facts, past, named, lambda of: of / n) if is_k else None
-
-
-def _by_divisors_of_micro_batches(
-    facts: StepFacts, objective: Objective, balance: float
-) -> Diagnosis | None:
-    """Each micro-batch is divided by another number, such as of boxes, and nothing by K.
-
-    Whatever these numbers count, each micro-batch is normalised, and K of them are added.
-    """
-    divisors = divisors_of_micro_batches(facts, objective)
-    if divisors is None or not is_left_by_loop(facts) or may_be_of_episodes(facts, objective):
-        return None
-    k = facts.micro_batches_of(objective)
-    first, second = list(dict.fromkeys(divisors))[:2]
-    evidence = (
-        f"Each micro-batch is divided by another number, such as {significant(first)} and "
-        f"{significant(second)}, and nothing divides by K"
-    )
-    return Diagnosis("missing", "", objective, k, balance / k, evidence)
-
-
-def _by_mean_over_all(facts: StepFacts, objective: Objective, balance: float) -> Diagnosis | None:
-    """The number of all elements of each micro-batch divides it, masked ones included, and not K.
-
-    B is K times the share of those with a weight.
-    """
-    if not is_mean_over_all_alone(facts, objective) or not is_left_by_loop(facts):
-        return None
-    k = facts.micro_batches_of(objective)
-    evidence = "Each micro-batch is divided by the number of all its elements, and by nothing else"
-    return Diagnosis("missing", "", objective, k, balance / k, evidence)
 
 
 def _by_earlier_count(

@@ -14,14 +14,16 @@ from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.model.readings import WeightedTerm
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.tolerances import WEIGHT
+from gradledger_monitor.rules.balance.divisors import (
+    divisors_of_micro_batches,
+    is_mean_over_all_alone,
+)
 from gradledger_monitor.rules.balance.evidence import (
     SMOOTHING,
     Near,
     common_coefficient,
     divides_by_all_positions,
-    divisors_of_micro_batches,
     has_one_term_in_each,
-    is_mean_over_all_alone,
     is_round,
     is_undivided_coefficient,
     reductions,

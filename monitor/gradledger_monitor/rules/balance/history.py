@@ -173,7 +173,7 @@ def _may_contain_k(facts: StepFacts, objective: Objective, balance: float) -> bo
     As 5 may be 20 / 4; 1.25 is 5 / 4.
     """
     k, constant = facts.micro_batches_of(objective), common_coefficient(objective)
-    if constant is None or k == 1 or not is_round(constant) or not is_mean(facts, objective):
+    if constant in (None, 1) or k == 1 or not is_round(constant) or not is_mean(facts, objective):
         return False
     alone = is_undivided_alone(objective, with_coefficient=True)
     return alone and Near(balance / abs(constant), facts.tolerance)(k)

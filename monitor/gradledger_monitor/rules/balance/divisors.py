@@ -1,0 +1,95 @@
+"""A number that divides each micro-batch, such as of boxes or of all elements, where K does not."""
+
+from __future__ import annotations
+
+from gradledger_monitor.model.numbers import number
+from gradledger_monitor.model.objectives import Objective
+from gradledger_monitor.model.step_facts import StepFacts
+from gradledger_monitor.rules.balance.after_backward import is_left_by_loop
+from gradledger_monitor.rules.balance.episodes import may_be_of_episodes
+from gradledger_monitor.rules.balance.evidence import (
+    Near,
+    common_coefficient,
+    has_one_term_in_each,
+    is_round,
+    reductions,
+    weight_of_elements,
+)
+from gradledger_monitor.rules.balance.patterns import Diagnosis
+from gradledger_monitor.rules.number_text import significant
+
+DISTINCT = 3  # divisors of micro-batches, which are then no count of a window
+
+
+def by_divisors_of_micro_batches(
+    facts: StepFacts, objective: Objective, balance: float
+) -> Diagnosis | None:
+    """Each micro-batch is divided by another number, such as of boxes, and nothing by K.
+
+    Whatever these numbers count, each micro-batch is normalised, and K of them are added.
+    """
+    divisors = divisors_of_micro_batches(facts, objective)
+    if divisors is None or not is_left_by_loop(facts) or may_be_of_episodes(facts, objective):
+        return None
+    k = facts.micro_batches_of(objective)
+    first, second = list(dict.fromkeys(divisors))[:2]
+    evidence = (
+        f"Each micro-batch is divided by another number, such as {significant(first)} and "
+        f"{significant(second)}, and nothing divides by K"
+    )
+    return Diagnosis("missing", "", objective, k, balance / k, evidence)
+
+
+def by_mean_over_all(facts: StepFacts, objective: Objective, balance: float) -> Diagnosis | None:
+    """The number of all elements of each micro-batch divides it, masked ones included, and not K.
+
+    B is K times the share of those with a weight.
+    """
+    if not is_mean_over_all_alone(facts, objective) or not is_left_by_loop(facts):
+        return None
+    k = facts.micro_batches_of(objective)
+    evidence = "Each micro-batch is divided by the number of all its elements, and by nothing else"
+    return Diagnosis("missing", "", objective, k, balance / k, evidence)
+
+
+def divisors_of_micro_batches(facts: StepFacts, objective: Objective) -> list[float] | None:
+    """The whole numbers that divide the micro-batches, if they differ and nothing contains K.
+
+    None if some of them have one number, as the count of a window, or if all are multiples of K.
+    Besides, the number of losses of this kind may divide each.
+    """
+    k, tokens = facts.micro_batches_of(objective), {t.micro_batch: t for t in objective.terms}
+    losses = sum(o.kind == objective.kind for o in facts.objectives)
+    coefficient = common_coefficient(objective)
+    single = len(tokens) == len(objective.terms) == k > 1
+    if not single or facts.run.world_size > 1 or "mean" in reductions(objective):
+        return None
+    weight = abs(coefficient or 1.0)
+    if is_round(weight * k) and not (is_round(weight) and weight >= 1):
+        return None
+    divisors = []
+    for term in objective.terms:
+        own = [number(d) or 0.0 for d in term.loss_term.divisors]
+        own = [d for d in own if d != losses or len(own) == 1]
+        plain = len(own) == 1 and own[0] >= 1 and own[0] % 1 == 0
+        if not plain:
+            return None
+        divisors += own
+    distinct, multiples = len(set(divisors)), all(d % k == 0 for d in divisors)
+    return None if distinct < min(k, DISTINCT) or multiples else divisors
+
+
+def is_mean_over_all_alone(facts: StepFacts, objective: Objective) -> bool:
+    """Whether the number of all elements of each micro-batch divides it, and nothing else.
+
+    Masked ones included. A constant is then a part of each element, below the outermost reduction.
+    """
+    for term in objective.terms:
+        loss = term.loss_term
+        divisors = [number(divisor) for divisor in loss.divisors]
+        alone = loss.undivided or (divisors == [loss.elements] and loss.coefficient is None)
+        whole = Near(weight_of_elements(term) * facts.ranks_divisor, facts.tolerance)(1.0)
+        if not alone or not whole or loss.nonlinear or loss.elements == 1:
+            return False
+    k = facts.micro_batches_of(objective)
+    return k > 1 and has_one_term_in_each(objective, k)
