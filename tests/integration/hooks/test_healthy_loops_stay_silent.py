@@ -260,9 +260,12 @@ def test_lbfgs_evaluates_its_closure_many_times() -> None:
     assert len(recorded.steps) == 3
 
 
-@pytest.mark.parametrize("backwards", [1, 2])
-def test_a_gan_with_two_optimizers_is_two_tracks(backwards: int) -> None:
-    """The maker's backward leaks into the critic's gradients, which are zeroed before their use."""
+@pytest.mark.parametrize(("backwards", "verdict"), [(1, "balanced"), (2, "incomplete")])
+def test_a_gan_with_two_optimizers_is_two_tracks(backwards: int, verdict: str) -> None:
+    """The maker's backward leaks into the critic's gradients, which are zeroed before their use.
+
+    Two backwards of the critic, of different sizes, may be separate losses, or one.
+    """
     torch.manual_seed(0)
     maker, critic = nn.Linear(4, 8), nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1))
     criterion = F.binary_cross_entropy_with_logits
@@ -282,7 +285,7 @@ def test_a_gan_with_two_optimizers_is_two_tracks(backwards: int) -> None:
             for_maker.step()
     assert [f.micro_batches for f in recorded.facts(0)] == [backwards] * 6
     assert [f.micro_batches for f in recorded.facts(1)] == [1] * 6
-    assert answer(recorded) == ({}, "balanced")
+    assert answer(recorded) == ({}, verdict)
 
 
 @pytest.mark.parametrize("forged_size", [5, 8])
