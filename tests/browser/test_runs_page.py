@@ -177,3 +177,74 @@ def test_selected_runs_are_tagged_and_archived_together(page: Page, service: Ser
     expect(page.locator("tr[data-run]")).to_have_count(2)
     page.get_by_role("link", name="Archived").click()
     expect(page.locator("[data-run=tagged-3]")).to_be_visible()
+
+
+def test_a_form_after_typing_returns_to_the_list_that_was_shown(
+    page: Page, service: Service
+) -> None:
+    for run in ("typed-1", "typed-2", "untyped"):
+        service.post(batch(run, [fair_step(1)], name=run))
+    page.goto("/")
+    page.get_by_role("searchbox").press_sequentially("typed-")
+    expect(page.locator("tbody tr")).to_have_count(2)
+    page.locator("[data-run=typed-1] input").check()
+    page.get_by_label("Tag for the selected runs").fill("kept")
+    page.get_by_role("button", name="Add tag").click()
+    expect(page.locator("[data-run=typed-1] .tag")).to_have_text("kept")
+    expect(page.get_by_role("searchbox")).to_have_value("typed-")
+    expect(page.locator("tbody tr")).to_have_count(2)
+
+
+def test_selected_runs_are_deleted_after_a_confirmation(page: Page, service: Service) -> None:
+    for run in ("deleted-1", "deleted-2", "deleted-3"):
+        service.post(batch(run, [fair_step(1)], name=run, project="deleting"))
+    page.goto("/?search=deleting")
+    for run in ("deleted-1", "deleted-2"):
+        page.locator(f"[data-run={run}] input").check()
+    page.get_by_role("button", name="Delete").click()
+    expect(page.get_by_role("heading", name="Delete 2 runs?")).to_be_visible()
+    page.get_by_role("link", name="Cancel").click()
+    expect(page.locator("tr[data-run]")).to_have_count(3)
+    page.locator("[data-run=deleted-1] input").check()
+    page.get_by_role("button", name="Delete").click()
+    page.get_by_role("button", name="Delete 1 run").click()
+    expect(page.locator("tr[data-run]")).to_have_count(2)
+    expect(page.get_by_role("searchbox")).to_have_value("deleting")
+    assert service.get("/runs/deleted-1").status_code == 404
+
+
+def test_a_note_is_written_for_selected_runs_and_shown_with_each(
+    page: Page, service: Service
+) -> None:
+    for run in ("noted-1", "noted-2"):
+        service.post(batch(run, [fair_step(1)], name=run, project="noting"))
+    page.goto("/?search=noting")
+    for run in ("noted-1", "noted-2"):
+        page.locator(f"[data-run={run}] input").check()
+    page.get_by_role("button", name="Note").click()
+    page.get_by_label("Note").fill("with the new <collator>")
+    page.get_by_label("Your name").fill("Ada")
+    page.get_by_role("button", name="Save").click()
+    expect(page.locator("tr[data-run] .note")).to_have_count(2)
+    page.goto("/runs/noted-1")
+    expect(page.locator("#note")).to_contain_text("with the new <collator> Ada")
+    page.get_by_role("button", name="Edit note").click()
+    expect(page.get_by_label("Note")).to_have_value("with the new <collator>")
+    page.get_by_label("Note").fill("")
+    page.get_by_role("button", name="Save").click()
+    expect(page.get_by_role("heading", name="noted-1")).to_be_visible()
+    expect(page.locator("#note")).to_have_count(0)
+
+
+def test_runs_are_selected_without_javascript(page: Page, service: Service) -> None:
+    service.post(batch("plain", [fair_step(1)], name="plain"))
+    browser = page.context.browser
+    assert browser is not None
+    with browser.new_context(base_url=service.url, java_script_enabled=False) as context:
+        plain = context.new_page()
+        plain.goto("/?search=plain")
+        expect(plain.get_by_role("button", name="Archive")).to_be_hidden()
+        plain.locator("[data-run=plain] input").check()
+        plain.get_by_label("Tag for the selected runs").fill("found")
+        plain.get_by_role("button", name="Add tag").click()
+        expect(plain.locator("[data-run=plain] .tag")).to_have_text("found")

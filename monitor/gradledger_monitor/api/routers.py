@@ -12,6 +12,7 @@ from gradledger_monitor.api.pages import (
     rule,
     run,
     run_list,
+    selected_runs,
     settings,
     step,
 )
@@ -46,6 +47,7 @@ ROUTES = (
 PAGES = (
     login,
     run_list,
+    selected_runs,
     run,
     step,
     postmortem,

@@ -102,6 +102,16 @@ ranks = Table(
     Column("backwards", BigInteger),  # that it had run since its last step
 )
 
+# What people write about a run.
+notes = Table(
+    "notes",
+    metadata,
+    _run_column(),
+    Column("text", Text, nullable=False),
+    Column("by", String(256)),
+    Column("at", Double, nullable=False),
+)
+
 # Records of one rank and optimizer that arrived together: see steps/chunks.py.
 chunks = Table(
     "chunks",

@@ -12,7 +12,7 @@ import random
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 
@@ -37,6 +37,7 @@ from gradledger_monitor.store.evaluation.results import (
     save_snapshot,
 )
 from gradledger_monitor.store.failures import is_outage, log_failure
+from gradledger_monitor.store.runs.queries import UnknownRun
 from gradledger_monitor.workers import evaluation_restore
 
 log = logging.getLogger(__name__)
@@ -141,11 +142,11 @@ class Evaluator:
 
     # ------------------------------------------------------------ runs
 
-    def evaluate_pending(self) -> list[str]:
-        """Evaluate all steps that are ready, of runs that no other process evaluates; returns these
-        runs."""
+    def evaluate_pending(self, runs: Collection[str] | None = None) -> list[str]:
+        """Evaluate all steps that are ready, of runs that no other process evaluates, or of some of
+        these runs; returns which were evaluated."""
         try:
-            return self._evaluate_all()
+            return self._evaluate_all(runs)
         finally:
             self._claims.release_all()
 
@@ -165,9 +166,10 @@ class Evaluator:
         finally:
             self._claims.release_all()
 
-    def _evaluate_all(self) -> list[str]:
+    def _evaluate_all(self, runs: Collection[str] | None = None) -> list[str]:
         now = self._now()
-        due = list(pending.pending_runs(self._store, now - self._rank_timeout, now).items())
+        ready = pending.pending_runs(self._store, now - self._rank_timeout, now)
+        due = [(run, key) for run, key in ready.items() if runs is None or run in runs]
         start = random.randrange(len(due)) if due else 0  # processes start with different runs
         evaluated = []
         for run, key in due[start:] + due[:start]:
@@ -185,6 +187,9 @@ class Evaluator:
         try:
             while not self._evaluation_pass(run) and not self._stopping:
                 pass
+            self._quarantined.pop(run, None)
+        except UnknownRun:  # it was deleted meanwhile
+            self._states.pop(run, None)
             self._quarantined.pop(run, None)
         except DatabaseError as error:
             if not is_outage(error):
@@ -359,10 +364,15 @@ class Evaluator:
         return stamp(self._overrides, status.info)
 
 
-def evaluate_all(store: Store, overrides: RuleOverrides, rank_timeout: float = 0) -> None:
-    """Evaluate all runs until no step is ready. Raises ``EvaluationFailed``."""
+def evaluate_all(
+    store: Store,
+    overrides: RuleOverrides,
+    rank_timeout: float = 0,
+    runs: Collection[str] | None = None,
+) -> None:
+    """Evaluate all runs, or only ``runs``, until no step is ready. Raises ``EvaluationFailed``."""
     evaluator = Evaluator(store, rank_timeout, overrides=lambda: overrides)
-    while evaluator.evaluate_pending():
+    while evaluator.evaluate_pending(runs):
         pass
     if evaluator.failed:
         raise EvaluationFailed(

@@ -8,7 +8,6 @@ const MOST = 8;
 function showSelection(form) {
   const number = all("[name=run]:checked", form).length;
   const bar = one(".picked", form);
-  bar.hidden = number === 0;
   one("[data-count]", bar).textContent = String(number);
   const button = /** @type {HTMLButtonElement} */ (one(".primary", bar));
   button.disabled = number < 2 || number > MOST;
@@ -29,6 +28,12 @@ const TYPING_MS = 200; // after the last key
 const filters = /** @type {HTMLFormElement | null} */ (document.querySelector("form.filters"));
 let typing = 0;
 
+/** Forms of the selected runs return to the list that is shown. */
+function updateTargets() {
+  for (const button of all("button[formaction]", form ?? undefined).map((each) => /** @type {HTMLButtonElement} */ (each)))
+    button.formAction = new URL(button.formAction).pathname + location.search;
+}
+
 /** The address of the list that the form selects, without fields that are empty. */
 function filtered() {
   const fields = [...new FormData(/** @type {HTMLFormElement} */ (filters))].filter(([, value]) => value !== "");
@@ -41,6 +46,7 @@ filters?.addEventListener("input", (event) => {
   clearTimeout(typing);
   typing = setTimeout(() => {
     history.replaceState(null, "", filtered());
+    updateTargets();
     refresh().catch(() => {}); // the service restarts: the list is refreshed at the next interval
   }, TYPING_MS);
 });

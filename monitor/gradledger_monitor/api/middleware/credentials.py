@@ -33,6 +33,12 @@ class Caller:
 caller: ContextVar[Caller | None] = ContextVar("caller", default=None)  # of the current request
 
 
+def token_name() -> str | None:
+    """The name of the caller's token, if the service requires one."""
+    current = caller.get()
+    return current.token.name if current else None
+
+
 class CredentialStore:
     """Looks up tokens and sessions, each time in the database: a revocation applies at once."""
 

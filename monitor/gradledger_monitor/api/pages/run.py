@@ -26,7 +26,7 @@ from gradledger_monitor.rules.overrides import is_overridden
 from gradledger_monitor.rules.rule import Window
 from gradledger_monitor.store.alerts import acknowledgements
 from gradledger_monitor.store.database import Store
-from gradledger_monitor.store.runs import listing, queries, tags
+from gradledger_monitor.store.runs import listing, notes, queries, tags
 from gradledger_monitor.store.runs.queries import RunRow, UnknownRun
 from gradledger_monitor.store.steps import curves
 from gradledger_monitor.store.steps.curves import Curves, Span
@@ -89,6 +89,7 @@ def show_run(
         progress=progress.progress_of(row, listing.rates(store, [run]).get(run), time.time()),
         tags=listing.tags_of(store, [run]).get(run, []),
         archived=tags.ARCHIVED,
+        note=notes.notes_of(store, [run]).get(run),
         optimizer=optimizer,
         last_step=last_step,
         evaluated_steps=curves.evaluated_steps(store, run),

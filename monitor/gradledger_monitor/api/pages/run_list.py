@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from functools import lru_cache
 from typing import Annotated, Any
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Query, Request
-from fastapi.concurrency import run_in_threadpool
-from fastapi.responses import HTMLResponse, RedirectResponse
+from fastapi.responses import HTMLResponse
 
 from gradledger_monitor.api.app_state import StoreDep
-from gradledger_monitor.api.forms import read_lists
 from gradledger_monitor.api.middleware.credentials import caller
 from gradledger_monitor.api.middleware.origins import origin
-from gradledger_monitor.api.pages.layout import page, redirect
+from gradledger_monitor.api.pages.layout import page
 from gradledger_monitor.common import clock
 from gradledger_monitor.store.database import Store
-from gradledger_monitor.store.runs import listing, tags
+from gradledger_monitor.store.runs import listing, notes
 from gradledger_monitor.store.runs.listing import SORTS, RunFilter
-from gradledger_monitor.store.runs.queries import RunRow, UnknownRun
+from gradledger_monitor.store.runs.queries import RunRow
 from gradledger_monitor.store.runs.tags import ARCHIVED
 from gradledger_monitor.store.steps import curves
 from gradledger_web import progress
@@ -61,6 +58,7 @@ def list_runs(
         progress={row.id: progress.progress_of(row, rates.get(row.id), now) for row in rows},
         acknowledged=listing.acknowledged(store, ids, now),
         tags=listing.tags_of(store, ids),
+        notes=notes.notes_of(store, ids),
         total=total,
         wanted=run_filter,
         filtered=run_filter != RunFilter(sort=run_filter.sort, ascending=run_filter.ascending),
@@ -72,22 +70,6 @@ def list_runs(
         link=_linker(run_filter, grouped, columns),
         command=_command(request),
     )
-
-
-@router.post("/tags")
-async def tag_runs(request: Request, store: StoreDep) -> RedirectResponse:
-    """Add a tag to the selected runs, or archive them; then show the list with the same filter."""
-    form = await read_lists(request)
-    word = ARCHIVED if "archive" in form.get("do", ()) else form.get("tag", [""])[0]
-    await run_in_threadpool(_tag, store, form.get("run", [])[:PAGE], word)
-    query = request.scope["query_string"].decode("latin-1")
-    return redirect(f"/?{query}" if query else "/")
-
-
-def _tag(store: Store, runs: list[str], word: str) -> None:
-    for run in runs:
-        with suppress(UnknownRun):  # it was deleted since the list was shown
-            tags.add(store, run, word)
 
 
 def _losses(store: Store, rows: list[RunRow]) -> dict[str, run_columns.LossCourse | None]:

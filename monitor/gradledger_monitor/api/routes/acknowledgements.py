@@ -10,7 +10,7 @@ from fastapi.responses import Response
 from pydantic import BaseModel, Field, StringConstraints
 
 from gradledger_monitor.api.app_state import JsonResponse, StoreDep
-from gradledger_monitor.api.middleware.credentials import caller
+from gradledger_monitor.api.middleware.credentials import token_name
 from gradledger_monitor.api.routes.runs import RunId
 from gradledger_monitor.api.schemas import problems
 from gradledger_monitor.common.problems import Problem, invalid_values
@@ -58,12 +58,6 @@ def remove_acknowledgement(store: StoreDep, run: RunId, rule: RuleId) -> None:
         acknowledgements.remove_acknowledgement(store, run, rule)
     except (UnknownRun, NoSuchFinding) as error:
         raise _not_found(run, error) from error
-
-
-def token_name() -> str | None:
-    """The name of the caller's token, if the service requires one."""
-    current = caller.get()
-    return current.token.name if current else None
 
 
 def _not_found(run: str, error: LookupError) -> Problem:

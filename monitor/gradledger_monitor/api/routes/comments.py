@@ -9,7 +9,8 @@ from pydantic import BaseModel, Field, model_validator
 from typing_extensions import Self
 
 from gradledger_monitor.api.app_state import JsonResponse, StoreDep
-from gradledger_monitor.api.routes.acknowledgements import RuleId, Text, token_name
+from gradledger_monitor.api.middleware.credentials import token_name
+from gradledger_monitor.api.routes.acknowledgements import RuleId, Text
 from gradledger_monitor.api.schemas import problems
 from gradledger_monitor.common import clock
 from gradledger_monitor.common.problems import Problem

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Path, Query, Response
 
 from gradledger_monitor.api import schemas
 from gradledger_monitor.api.app_state import JsonResponse, StoreDep
+from gradledger_monitor.api.middleware.credentials import token_name
 from gradledger_monitor.api.schemas import (
     FindingList,
     RunList,
@@ -27,8 +29,11 @@ from gradledger_monitor.rules.objective_verdicts import ObjectiveVerdict, object
 from gradledger_monitor.rules.rule import Window
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.runs import queries
+from gradledger_monitor.store.runs.deletion import delete_run as delete
+from gradledger_monitor.store.runs.queries import UnknownRun
 
 router = APIRouter(prefix="/api/v1/runs", tags=["runs"])
+log = logging.getLogger(__name__)
 
 MAX_STEP = 2**53
 RunId = Annotated[str, Path(min_length=1, max_length=128)]
@@ -59,6 +64,22 @@ def list_runs(
 def get_run(store: StoreDep, run: RunId) -> JsonResponse:
     """One run."""
     return JsonResponse(require_run(store, run))
+
+
+@router.delete("/{run}", status_code=204, response_class=Response, responses=problems(404, 422))
+def delete_run(store: StoreDep, run: RunId) -> None:
+    """Delete a run with all of its data. A run that still sends appears again."""
+    try:
+        delete_and_log(store, run)
+    except UnknownRun as error:
+        raise Problem(404, f"There is no run {run!r}.") from error
+
+
+def delete_and_log(store: Store, run: str) -> None:
+    """Delete a run, and log by which token. Raises ``UnknownRun``."""
+    delete(store, run)
+    name = token_name()
+    log.warning("run %s was deleted%s", run, f" with the token {name}" if name else "")
 
 
 @router.get("/{run}/findings", response_model=FindingList, responses=problems(404, 422))

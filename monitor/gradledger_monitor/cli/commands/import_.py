@@ -198,7 +198,7 @@ def _import_archive(path: Path, store: Store | None, upload: Upload, counts: Imp
     counts.files += 1
     if store is None:
         _upload_all(path, archives.record_batches(path), upload, counts)
-        note = "imported without tags, acknowledgements and snoozes; --db imports these, too"
+        note = "imported without tags, notes, acknowledgements and snoozes; --db imports these, too"
         typer.echo(f"{path}: {note}", err=True)
         return
     restored = archives.restore(store, path)
@@ -299,7 +299,7 @@ def _destination(
         def outcomes(runs: Mapping[str, bytes]) -> Iterator[str]:
             # Evaluate here: perhaps no service runs on this database.
             overrides = RuntimeOverrides(current, store).rule_overrides()
-            evaluate_all(store, overrides, current.rank_timeout)
+            evaluate_all(store, overrides, current.rank_timeout, runs)
             yield from imported_runs.of_database(store)(runs)
 
         yield store, _into_database(store), outcomes

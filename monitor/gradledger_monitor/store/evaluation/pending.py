@@ -18,7 +18,7 @@ from gradledger_monitor.model.step_facts import RunInfo
 from gradledger_monitor.store.admin.overrides import RULES
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.packing import read_record, unpack_records
-from gradledger_monitor.store.runs.queries import info_of
+from gradledger_monitor.store.runs.queries import UnknownRun, info_of
 from gradledger_monitor.store.steps import chunks
 from gradledger_monitor.store.tables import evals, inactivity, overrides, progress, ranks, runs
 
@@ -71,11 +71,13 @@ def pending_runs(store: Store, waited_since: float, now: float) -> dict[str, int
 
 
 def run_status(store: Store, run: str) -> RunStatus:
-    """The status of a run."""
+    """The status of a run. Raises ``UnknownRun``."""
     changes = select(overrides.c.revision).where(overrides.c.name == RULES).scalar_subquery()
     with store.reading() as connection:
         query = select(runs, changes.label("rules_revision")).where(runs.c.id == run)
-        row = connection.execute(query).one()
+        row = connection.execute(query).first()
+        if row is None:
+            raise UnknownRun(run)
         optimizers = connection.execute(select(progress).where(progress.c.run == row.key)).all()
         of_run = select(ranks.c.rank, ranks.c.ended).where(ranks.c.run == row.key)
         ended: dict[int, float | None] = dict(connection.execute(of_run).all())

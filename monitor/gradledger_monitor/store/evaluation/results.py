@@ -119,8 +119,10 @@ def _is_unchanged(connection: Connection, status: RunStatus) -> bool:
     return connection.execute(query).first() is not None
 
 
-def _same_generation(status: RunStatus) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
-    return runs.c.key == status.key, runs.c.generation == status.generation
+def _same_generation(status: RunStatus) -> tuple[ColumnElement[bool], ...]:
+    # SQLite may use the key of a deleted run again
+    same_run = runs.c.key == status.key, runs.c.id == status.info.run
+    return (*same_run, runs.c.generation == status.generation)
 
 
 def _update_run(connection: Connection, status: RunStatus, result: EvaluationUpdate) -> None:

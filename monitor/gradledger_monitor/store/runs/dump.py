@@ -61,6 +61,7 @@ from gradledger_monitor.store.tables import (
     facts,
     inactivity,
     layers,
+    notes,
     progress,
     ranks,
     runs,
@@ -78,7 +79,7 @@ PRUNED = (
     .order_by(progress.c.optimizer)
 )
 
-_ADDED = (tags, acknowledgements, inactivity, code_locations, layers)
+_ADDED = (tags, notes, acknowledgements, inactivity, code_locations, layers)
 _TABLES = {t.name: t for t in (*_ADDED, progress, facts, buckets)}
 _OLD_STATE = "snapshots"  # of archives of version 1: a pickle, which is not read
 _NOT_TABLES = (carried.FINDING, carried.EVALUATION, _OLD_STATE)

@@ -16,6 +16,7 @@ from gradledger_monitor.store.tables import (
     acknowledgements,
     facts,
     findings,
+    notes,
     progress,
     runs,
     tags,
@@ -54,7 +55,9 @@ def _where(run_filter: RunFilter) -> list[ColumnElement[bool]]:
     where: list[ColumnElement[bool]] = []
     if run_filter.search:
         columns = (_c.name, _c.project, _c.id)
-        where.append(or_(*(c.icontains(run_filter.search, autoescape=True) for c in columns)))
+        matches = [c.icontains(run_filter.search, autoescape=True) for c in columns]
+        in_note = notes.c.text.icontains(run_filter.search, autoescape=True)
+        where.append(or_(*matches, _c.key.in_(select(notes.c.run).where(in_note))))
     exact = {
         _c.project: run_filter.project,
         _c.verdict: run_filter.verdict,
