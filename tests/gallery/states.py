@@ -120,7 +120,8 @@ def everything(folder: Path) -> Iterator[Service]:
 
 def run_command(words: list[object], check: bool = False) -> None:
     """Run ``gradledger`` with these words."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(TESTS)}
+    folders = os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH")]))
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": folders}
     command = [sys.executable, "-m", "gradledger.cli", *map(str, words)]
     subprocess.run(command, check=check, env=environment, cwd=TESTS)
 

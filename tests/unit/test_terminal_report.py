@@ -112,3 +112,18 @@ def test_no_text_of_a_run_moves_the_cursor() -> None:
     report = text(title=hostile, summary=hostile, evidence={hostile: hostile})
     assert "\x1b" not in report and "\x9b" not in report and "\r" not in report
     assert "x\\x1b[2J\\r" in report
+
+
+def test_a_question_of_the_tree_that_wraps_stays_in_its_column(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setenv("NO_COLOR", "1")
+    stream = Terminal()
+    result = EvaluationResult("incomplete", [], [NODE], {})
+    terminal.console(stream).print(terminal.report("mine", 12, 2, result))
+    assert stream.getvalue().splitlines()[-3:] == [
+        "  not measured   Is the contract",
+        "                 balanced? (no loss was",
+        "                 seen)",
+    ]

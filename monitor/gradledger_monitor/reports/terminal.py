@@ -102,18 +102,25 @@ def _finding(finding: Finding, of: str) -> RenderableType:
 
 @dataclass(frozen=True)
 class _Indented:
-    """Text, two columns to the right, without spaces at the ends of its lines."""
+    """Text, some columns to the right, without spaces at the ends of its lines.
+
+    ``label`` is before the first line.
+    """
 
     text: RenderableType
+    label: str = "  "
+    style: str = ""  # of the label
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        narrower = options.update_width(options.max_width - 2)
+        left = Segment(self.label, console.get_style(self.style))
+        narrower = options.update_width(options.max_width - len(self.label))
         for line in console.render_lines(self.text, narrower, pad=False):
             plain = "".join(segment.text for segment in line)
             if plain.strip():
-                yield Segment("  ")
+                yield left
                 yield from Segment.adjust_line_length(line, cell_len(plain.rstrip()), pad=False)
             yield Segment.line()
+            left = Segment(" " * len(self.label))
 
 
 def _details(finding: Finding, of: str) -> Iterator[Text]:
@@ -128,7 +135,7 @@ def _details(finding: Finding, of: str) -> Iterator[Text]:
     if facts:
         yield Text(", ".join(f"{fact.label} {fact.text}" for fact in facts), style="dim")
     for frame in code_frames(finding.code):
-        yield Text(f"\n{frame_text(frame)}", style="cyan", no_wrap=True)
+        yield Text(f"\n{frame_text(frame)}", style="cyan", no_wrap=True, overflow="ellipsis")
     if finding.fix:
         yield Text(f"\n{fix_title(finding.fix)}:", style="bold")
         yield Text(finding.fix.strip("\n"))
@@ -142,10 +149,10 @@ def _acknowledgement(acknowledgement: Acknowledgement) -> str:
     return f"acknowledged{by}{until}: {acknowledgement.note}"
 
 
-def _node(node: TreeNode) -> Text:
-    status = f"  {glossary.STATUSES[node.status]:<15}"
+def _node(node: TreeNode) -> RenderableType:
+    status, style = f"  {glossary.STATUSES[node.status]:<15}", _STATUS_STYLES[node.status]
     reason = f" ({node.reason})" if node.reason and node.status != "ok" else ""
-    return Text.assemble((status, _STATUS_STYLES[node.status]), node.question, (reason, "dim"))
+    return _Indented(Text.assemble(node.question, (reason, "dim")), status, style)
 
 
 def _overrides(evaluation: EvaluationResult) -> Iterator[Text]:
