@@ -27,7 +27,7 @@ In a training environment:
   doctor      Check versions, hooks, service, token, clock and spool
 
 With the monitor (pip install 'gradledger[monitor]'):
-  check       Run a command for a few steps and report its findings
+  check       Run a command and report what is wrong with its training
   serve       Start the service and its dashboard
   import      Import a spool, an export, or the log of another tool
   export      Write a run to a file that another database can import

@@ -5,6 +5,7 @@ Standard library only, and torch if it is installed, as in every training enviro
 
 from __future__ import annotations
 
+import errno
 import os
 import platform
 import subprocess
@@ -111,7 +112,9 @@ def _service(settings: Settings) -> Check:
     if result.outcome == "accepted":
         token = "with the token" if settings.token else "without a token"
         return Check("service", True, f"{settings.url} accepts records {token}")
-    return Check("service", False, f"{settings.url}: {result.problem}")
+    refused = os.strerror(errno.ECONNREFUSED) in result.problem
+    hint = "; `gradledger serve` starts one, `gradledger check` needs none" if refused else ""
+    return Check("service", False, f"{settings.url}: {result.problem}{hint}")
 
 
 def _clock(settings: Settings) -> Check:

@@ -91,6 +91,7 @@ class Chart:
             layout["shapes"] = [_horizontal_line(self.reference)]
         if any(series.right_axis for series in self.series):
             layout["margin"]["r"] = 72
+            layout["xaxis"]["nticks"] = 5
             layout["yaxis2"] = {**_AXIS, "overlaying": "y", "side": "right", "showgrid": False}
             layout["yaxis2"] |= {"tickmode": "auto", "tickformat": "~g", "nticks": 4}
             layout["yaxis2"]["title"] = _axis_title(

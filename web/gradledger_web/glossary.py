@@ -97,6 +97,8 @@ _LABELS = {
     "since": "since step",
     "in_a_row": "skipped in a row",
     "of": "of the last steps",
+    "usual_seconds": "seconds between steps before",
+    "silent_ranks": "no heartbeat from",
 }
 _TERMS = {
     "balance": "balance",
@@ -144,6 +146,8 @@ def _text(key: str, value: Any) -> str:
     if isinstance(value, float):
         is_fraction = any(word in key for word in _FRACTIONS)
         return formatting.percent(value) if is_fraction else formatting.figure(value)
+    if key == "silent_ranks":
+        return _shortened([f"rank {rank}" for rank in value])
     if isinstance(value, (list, tuple)):
         return _shortened([_text(key, item) for item in value])
     if isinstance(value, dict):

@@ -86,9 +86,8 @@ class Client:
             return self._post_again_if_disconnected(body)
         except (OSError, http.client.HTTPException) as error:
             self.close()
-            return UploadResult(
-                "retry", problem=f"{type(error).__name__}: {error}{self._proxy_note}"
-            )
+            reason = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
+            return UploadResult("retry", problem=f"{reason}{self._proxy_note}")
         finally:
             self._started = None
 

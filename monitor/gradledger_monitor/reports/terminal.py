@@ -63,7 +63,7 @@ def report(
     evaluation = sanitize(evaluation)  # its texts come from a training process
     return Group(
         Rule(f"gradledger: {printable(name)}", align="left", style="dim"),
-        _verdict(steps, ranks, evaluation, absent),
+        _Indented(_verdict(steps, ranks, evaluation, absent), label=""),
         *(_finding(*together) for together in _together(evaluation.findings)),
         Text(),
         *(_node(node) for node in evaluation.tree),

@@ -41,7 +41,9 @@ def test_a_refused_token_and_a_stopped_service_exit_1(launch: Launch, tmp_path: 
     done = launch("doctor", GRADLEDGER_URL=service.url, GRADLEDGER_SPOOL="off")
     checks = lines(done.stdout)
     assert done.returncode == 1
-    assert checks["service"].startswith(f"failed {service.url}: ConnectionRefusedError")
+    assert checks["service"].startswith(
+        f"failed {service.url}: Connection refused; `gradledger serve`"
+    )
     assert checks["clock"].startswith("unknown")
     assert checks["spool"].startswith("unknown")
 

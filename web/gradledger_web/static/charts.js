@@ -263,7 +263,10 @@ const TITLES = { step: "step %{x:,d}", tokens: "%{x:,d} tokens", time: "%{x|%a %
 export function layoutOf(spec, unit, range, shapes, traces = [], log = undefined) {
   const xaxis = { ...spec.layout.xaxis, range, autorange: false, unifiedhovertitle: { text: TITLES[unit] } };
   if (unit === "time") xaxis.type = "date";
-  else Object.assign(xaxis, { type: "linear", tickformat: unit === "step" ? ",~d" : "~s" });
+  else {
+    const first = { tickprefix: unit === "step" ? "step " : "tokens ", showtickprefix: "first" };
+    Object.assign(xaxis, first, { type: "linear", tickformat: unit === "step" ? ",~d" : "~s" });
+  }
   const layout = { ...spec.layout, xaxis, shapes: [...(spec.layout.shapes ?? []), ...shapes] };
   const isLog = log ?? (layout.yaxis.type === "log" || spansDecades(spec, traces));
   layout.yaxis = { ...layout.yaxis, ...(isLog ? LOG_AXIS : { type: "linear", nticks: 5 }), ...axisRange(spec, traces, isLog) };
@@ -291,9 +294,9 @@ function logTicks(low, high) {
   return Array.from({ length: 5 }, (_, index) => Number(((Math.ceil(low / step) + index) * step).toPrecision(12))).filter((tick) => tick <= high);
 }
 
-// Beside the axis there is no room for 2,000,000: it is 2M there.
+// Beside the axis there is no room for 2,000,000 nor 1e+14: they are 2M and 1e14 there.
 /** @param {number} tick */
-const tickText = (tick) => (tick < 1e5 || tick >= 1e9 ? formatNumber(tick) : tick < 1e6 ? `${tick / 1e3}k` : `${tick / 1e6}M`);
+const tickText = (tick) => (tick < 1e5 || tick >= 1e9 ? formatNumber(tick).replace(/e\+?(-?)0*/, "e$1") : tick < 1e6 ? `${tick / 1e3}k` : `${tick / 1e6}M`);
 
 const LEAST_SPAN = 0.01; // of the values: a narrower axis would magnify noise
 const PADDING = 0.06; // of the span, above and below the values

@@ -83,7 +83,7 @@ async function redraw() {
     const data = tracesOf(chart);
     chart.plot.closest(".chart").hidden = !data.some(({ y }) => y.some((value) => value !== null));
     const layout = layoutOf(chart.spec, state.unit === "time" ? "step" : state.unit, range, [], data);
-    if (state.unit === "time") Object.assign(layout.xaxis, { tickformat: "~g", ticksuffix: " h", unifiedhovertitle: { text: "%{x:.2f} hours" } });
+    if (state.unit === "time") Object.assign(layout.xaxis, { tickformat: "~g", tickprefix: "", ticksuffix: " h", unifiedhovertitle: { text: "%{x:.2f} hours" } });
     await draw(chart.plot, { data, layout });
     addZoomListeners(chart.plot);
   }
