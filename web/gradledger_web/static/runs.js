@@ -8,7 +8,7 @@ const MOST = 8;
 function showSelection(form) {
   const number = all("[name=run]:checked", form).length;
   const bar = one(".picked", form);
-  one("[data-count]", bar).textContent = String(number);
+  one("[role=status]", bar).textContent = `${number} selected`;
   const button = /** @type {HTMLButtonElement} */ (one(".primary", bar));
   button.disabled = number < 2 || number > MOST;
   button.textContent = number > MOST ? `Compare at most ${MOST}` : number < 2 ? "Select another" : `Compare ${number}`;
