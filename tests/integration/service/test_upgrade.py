@@ -38,6 +38,7 @@ from helpers.command import gradledger
 from helpers.postgres import Postgres
 from helpers.sending import judged, send
 
+NEW_TABLES = ("code_locations", "layers", "comments", "notes")  # not in the old database
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 RECENT = 4e9
 SECRET = "of-the-fixture"
@@ -180,8 +181,8 @@ def test_every_row_is_still_there(old: Store) -> None:
     before = row_counts(old)
     old.migrate()
     after = maintenance.rows(old)
-    new = [after.pop(table) for table in ("code_locations", "layers", "comments")]
-    assert new == [0, 0, 0]  # tables that the old database did not have
+    new = [after.pop(table) for table in NEW_TABLES]
+    assert new == [0] * len(NEW_TABLES)
     assert sorted(after.values()) == sorted(before.values()) and sum(before.values()) > 150
     assert (after["alert_plans"], after["buckets"]) == (4, 10)
 
