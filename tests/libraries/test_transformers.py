@@ -177,7 +177,7 @@ def test_a_wrong_program_is_named(
 
 
 def test_the_router_loss_is_not_divided(tmp_path: Path) -> None:
-    """Four experts, two of which each token uses: 0.02 * 4 * 2 in each of K micro-batches."""
+    """A function of the whole micro-batch, times 0.02 and the number of experts, 4."""
     watched = run(tmp_path, mixtral())
     assert watched.answer == ("suspect", [MISSING])
-    assert list(watched.balances().values()) == [pytest.approx(1), pytest.approx(K * 0.16)]
+    assert list(watched.balances().values()) == [pytest.approx(1), pytest.approx(K * 0.02 * 4)]
