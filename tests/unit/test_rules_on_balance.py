@@ -302,9 +302,19 @@ def rated(*rates: float) -> list[StepFacts]:
 
 @pytest.mark.parametrize(
     ("before", "zeros", "found"),
-    [(4, 10, True), (4, 9, False), (6, 11, False), (6, 12, True), (0, 19, False), (0, 20, True)],
+    [
+        (4, 10, True),
+        (4, 9, False),
+        (30, 14, False),
+        (30, 15, True),
+        (60, 60, True),  # a schedule for half of the training
+        (1000, 99, False),
+        (1000, 100, True),
+        (0, 19, False),
+        (0, 20, True),
+    ],
 )
-def test_a_rate_of_zero_is_named_once_it_outweighs_the_steps_before(
+def test_a_rate_of_zero_is_named_once_a_third_of_the_steps_have_it(
     before: int, zeros: int, found: bool
 ) -> None:
     result = accused(judged(rated(*[0.1] * before, *[0.0] * zeros)))

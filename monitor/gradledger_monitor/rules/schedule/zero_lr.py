@@ -17,6 +17,12 @@ FIX = """\
 scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: (step + 1) / warmup)"""
 
 
+FIX_LATER = """\
+# plan the schedule for all optimizer steps of the training, and step it once for each
+steps = epochs * math.ceil(len(loader) / K)
+scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=steps)"""
+
+
 FIX_BY_EPOCH = """\
 for epoch in range(epochs):
     for x, y in loader:
@@ -35,7 +41,8 @@ class ZeroLr(Rule):
     **What it sees**
 
     The learning rate of every parameter group is exactly 0 at 20 steps in a row from the first
-    one on, or later at 100 steps in a row, or at 10 that are twice as many as all before them.
+    one on, or later at 100 steps in a row, or at 10 that are at least half as many as all before
+    them: a third of the training changes nothing.
     The same if every rate is below 1e-10 of the highest that any group has had: a warning after
     100 such steps in a row that are twice as many as all before them, information after 100.
 
@@ -52,8 +59,9 @@ class ZeroLr(Rule):
 
     **When it is silent**
 
-    A warm-up from 0 that rises within 20 steps; parameter groups of which one has another rate;
-    several optimizers, of which one may wait with a rate of 0.
+    A warm-up from 0 that rises within 20 steps; a schedule that comes to 0 with the last steps of
+    the training; parameter groups of which one has another rate; several optimizers, of which one
+    may wait with a rate of 0.
 
     **Incidents**
 
@@ -62,7 +70,7 @@ class ZeroLr(Rule):
 
     start = Parameter(20, "first steps in a row with a learning rate of 0")
     later = Parameter(100, "later steps in a row with it")
-    short = Parameter(10, "later steps in a row with it, if they are twice as many as all before")
+    short = Parameter(10, "later steps in a row with it, if they are half as many as all before")
 
     kind = "T"
     points_at = ("step",)
@@ -107,7 +115,7 @@ class ZeroLr(Rule):
             self._end_zero()
             return self._next_to_zero(highest)
         self._zero += 1
-        later = min(self.later, max(self.short, 2 * self._before))
+        later = min(self.later, max(self.short, self._before / 2))
         if self._zero < (later if self._before else self.start):
             return OK
         since = "from the first step on" if not self._before else "in a row"
@@ -116,7 +124,7 @@ class ZeroLr(Rule):
             "The learning rate is 0",
             f"The learning rate of every parameter group was 0 at {counted(self._zero, 'step')} "
             f"{since}, so these steps changed no parameter.",
-            FIX,
+            FIX_LATER if self._before else FIX,
             steps_at_zero=self._zero,
             from_start=not self._before,
         )
