@@ -106,6 +106,30 @@ def test_in_a_long_run_a_jump_must_be_beyond_the_reach_of_its_own_jumps() -> Non
     assert reported_by(light) == {"norm.spike"}
 
 
+@pytest.mark.parametrize(
+    ("seed", "steps"),
+    [(352, 970), (540, 440), (381, 3215)],  # 2035x and 402x in one batch; 4.1x, and the loss stays
+)
+def test_jumps_of_a_healthy_run_that_its_own_norms_reach_are_not_reported(
+    seed: int, steps: int
+) -> None:
+    assert reported_by(drawn(seed, steps)) == set()
+
+
+@pytest.mark.parametrize(
+    "jump",
+    [[(249.0, 30.0), (1.0, 1.0)], [(40.0, 8.0)] + [(8.0, 8.0)] * 3],
+    ids=["one corrupt batch", "the loss stays up"],
+)
+def test_jumps_beyond_the_norms_of_a_run_are_reported_from_200_steps_on(
+    jump: list[tuple[float, float]],
+) -> None:
+    pick = random.Random(3)
+    calm = [(math.exp(x), math.exp(x / 2)) for x in (pick.gauss(0, 0.2) for _ in range(250))]
+    assert reported_by(calm) == set()
+    assert reported_by([*calm, *jump]) == {"norm.spike"}
+
+
 def test_norms_that_fall_have_no_tail_and_the_batch_far_above_them_is_reported() -> None:
     """Few of them are above their average, which is behind: the least of these is close to it."""
     pick = random.Random(2)

@@ -18,8 +18,11 @@ FIX = """\
 torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)"""
 
 
-LONG = 1000  # steps from which a run's own jumps show how far its batches reach
-CHANCE = 0.01  # of a healthy run with a jump beyond the reach of those before
+TAIL = 200  # steps from which a run's own norms show how far its batches reach
+LONG = 1000  # steps from which that is enough; before, such a tail may be of too few values
+# of a healthy run with a jump beyond the reach of those before: in one batch, and one after which
+# the loss must stay up, too, which a jump of one batch rarely shows
+CHANCE, CHANCE_IF_IT_STAYS = 0.01, 0.1
 LOSS_UP = 1.2  # times its moving average: a loss below that has not jumped
 BACK = 0.7  # of the loss at a jump: if the next one is below, it was that batch alone
 FALLS = 0.95  # of the loss at a jump: a loss below falls again
@@ -38,18 +41,23 @@ class Spike(Rule):
     with it, stays up for 3 more steps and does not fall.
 
     A jump of norm and loss in one batch is reported if the next loss is below 70% of that of the
-    jump, and if the norm is farther than healthy batches are expected to reach: more than 30 times
-    its average, times the root of steps / 50. From 1,000 steps on, the run's own norms show how far
-    that is: it must be above 30 times its average, and, in standard deviations, above the largest
-    so far times (100 * ln(steps)) ** r. Here r is the Hill estimate of their tail, the mean
-    logarithm of the 16 largest over the smallest of them (B. Hill, 1975). Norms less than 1
-    standard deviation above the average do not count: where the norms fall, few are above it.
+    jump, and if the norm is more than 30 times its average: times the root of steps / 50, up to
+    1,000 steps.
+
+    From 200 steps on, a jump with the loss must also be farther than the run's own norms reach, in
+    standard deviations: in one batch, above the largest so far times (100 * ln(steps)) ** r. Here r
+    is the Hill estimate of their tail, the mean logarithm of the 16 largest over the smallest of
+    them (B. Hill, 1975). About ln(steps) norms of a run are larger than all before them, and each
+    is this far above them with a chance of 1 in 100 * ln(steps): in 1 of 100 healthy runs. If the
+    loss stays up, (10 * ln(steps)) ** r is enough. Norms less than 1 standard deviation above the
+    average do not count: where the norms fall, few are above it.
 
     From 8 steps on: the norm is above 10 times the largest one so far, times the root of
     50 / steps, and the loss is above 3 times the largest so far (or 1). The shorter the history,
-    the farther the jump must be: 25 times after 8 steps. With these limits, fewer than 1 of 200
-    healthy runs of 60 steps is reported (`tests/museum/courses/short_histories.py`). Of 900 drawn
-    healthy runs of 10,000 steps, 10 are (0.6% to 2.0%).
+    the farther the jump must be: 25 times after 8 steps.
+
+    How often healthy runs are reported is measured, for 60 and 10,000 steps, in
+    `docs/detection.md`.
 
     **Why it matters**
 
@@ -95,6 +103,7 @@ class Spike(Rule):
         _jump=tuple[float, float],
         _largest=tuple[float, float],
         _jump_loss=float,
+        _beyond=bool,
         _far=bool,
         _onset=Onset,
         _reported=bool,
@@ -114,7 +123,8 @@ class Spike(Rule):
         self._jump = (0.0, 0.0)  # the largest norm of the jump, and its ratio to the average
         self._largest = (0.0, 0.0)  # norm and loss of the first steps
         self._jump_loss = 0.0  # the loss at the jump
-        self._far = False  # the step before was a jump far enough to be reported
+        self._beyond = False  # the jump was farther than the run's own norms reach
+        self._far = False  # and far enough to be reported after one batch
         self._onset = Onset()  # the last jump, and what changed there
         self._reported = False  # a jump that did not end by itself
         self._outliers: dict[str, int] = {}  # steps of micro-batches that stood out, by their data
@@ -258,29 +268,33 @@ class Spike(Rule):
     def _moved(self, out: bool, norm: float, loss: float | None) -> bool:
         """Whether the loss jumped with the norm: far in one batch, or for several steps."""
         up = (out or self._loss_up > 0) and self._loss_is_up(loss)
-        one_batch = self._far and (not up or _finite(loss) < BACK * self._jump_loss)
-        self._far = False
+        ends = not up or _finite(loss) < BACK * self._jump_loss
+        one_batch = self._loss_up == 1 and self._far and ends
         self._loss_up = self._loss_up + 1 if up else 0
         if not up:
             return one_batch
         ratio = self._norm.ratio(norm)
         if self._loss_up == 1:
             self._jump_loss = _finite(loss)
+            z, least = self._norm.z(norm), self._least_of_one_batch()
+            self._beyond = z > self._reach(CHANCE_IF_IT_STAYS)
+            self._far = z > self._reach(CHANCE) and ratio > least
         if self._loss_up == 1 or ratio > self._jump[1]:
             self._jump = (norm, ratio)
-        is_far = out and ratio > self.extreme
-        if is_far and not math.isfinite(loss or 0.0):
+        if out and ratio > self.extreme and not math.isfinite(loss or 0.0):
             return True
-        self._far = is_far and self._loss_up == 1 and self._is_beyond_its_range(norm)
-        stays = self._loss_up > self.stays and not self._loss_falls(loss)
+        stays = self._beyond and self._loss_up > self.stays and not self._loss_falls(loss)
         return one_batch or stays
 
-    def _is_beyond_its_range(self, norm: float) -> bool:
-        """Whether no healthy batch of this run is expected to reach this norm."""
+    def _reach(self, chance: float) -> float:
+        """Standard deviations that a batch of this run exceeds with this probability, at most."""
+        return self._reached.reach(chance) if self._reached.count >= TAIL else 0.0
+
+    def _least_of_one_batch(self) -> float:
+        """Times the moving average above which a jump of one batch is reported."""
         if self._reached.count >= LONG:
-            return self._norm.z(norm) > self._reached.reach(CHANCE)
-        length = math.sqrt(self._norm.count / self.needed)
-        return self._norm.ratio(norm) > self.extreme * length
+            return self.extreme
+        return self.extreme * math.sqrt(self._norm.count / self.needed)
 
     def _loss_falls(self, loss: float | None) -> bool:
         """Whether the loss is up since a jump, and falls from there, as it does on new data."""
