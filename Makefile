@@ -95,8 +95,8 @@ parallel: $(READY)  ## its scripts of several ranks alone, and their chapter in 
 
 courses: $(READY)  ## long healthy runs and faulty ones: how often alarmed, how many found; minutes
 	cd tests && OMP_NUM_THREADS=1 ../$(BIN)/python -m museum.courses.measure --write ../docs/detection.md
-	cd tests && ../$(BIN)/python -m museum.courses.short_histories --seed 10000 --write ../docs/detection.md
-	cd tests && ../$(BIN)/python -m museum.courses.short_histories --steps 10000 --trained 0 --seed 10000 --write ../docs/detection.md
+	cd tests && ../$(BIN)/python -m museum.courses.short_histories --seed 20000 --write ../docs/detection.md
+	cd tests && ../$(BIN)/python -m museum.courses.short_histories --runs 1000 --steps 10000 --trained 0 --seed 20000 --write ../docs/detection.md
 
 oracle: $(READY)  ## generated programs, each compared with its computed truth (N=1000, SEED=1, MORE=50 of a random seed, ONLY=layout:ddp, SHRINK=1, WRITE=1)
 	$(if $(ONLY)$(WRITE),,$(BIN)/pytest $(OPTIONS) -n 2 tests/oracle)

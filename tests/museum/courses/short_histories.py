@@ -4,8 +4,8 @@
                                              [--seed 0] [--write ../docs/detection.md]
 
 Run from ``tests/``. The wanted rates of false alarms are at most 1 in 200 healthy runs of 60 steps
-and 1 in 100 of 10,000 steps (``--steps 10000 --trained 0``). ``--seed`` is the number
-of the first run: no limit was chosen by runs from 10,000 on. ``--write`` replaces the chapter on
+and 1 in 100 of 10,000 steps (``--runs 1000 --steps 10000 --trained 0``). ``--seed`` is the number
+of the first run: no limit was chosen by runs from 20,000 on. ``--write`` replaces the chapter on
 this number of steps. Two kinds of runs are evaluated by the rules themselves:
 
 - drawn ones: norm and loss are lognormal around a level that falls, are correlated over time, share

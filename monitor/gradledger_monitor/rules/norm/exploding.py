@@ -20,14 +20,19 @@ for group in optimizer.param_groups:
     group["lr"] /= 10                # before the first step: schedules start from it"""
 
 
+# After each step. Noise that is correlated over time grows for as long as an explosion, and beyond
+# its last 100 steps: in 2 of 500 drawn runs of 10,000 steps.
+REMEMBERED = 0.999
+
+
 class Exploding(Rule):
     """The gradient norm grows without bound.
 
     **What it sees**
 
     The norm has grown on each of 8 steps in a row, more than tenfold in all and to more than 3
-    times the largest norm of the 100 steps before, and the loss has risen with it; or the norm
-    stays above 10 times the largest norm of the first 100 steps for 10 steps.
+    times the largest norm before, which counts 0.1% less after each step, and the loss has risen
+    with it; or the norm stays above 10 times the largest norm of the first 100 steps for 10 steps.
 
     **Why it matters**
 
@@ -61,7 +66,7 @@ class Exploding(Rule):
 
     state = declare(
         _last=deque[tuple[float, float]],
-        _before=deque[float],
+        _before=float,
         _most=float,
         _count=int,
         _above=int,
@@ -72,7 +77,7 @@ class Exploding(Rule):
     def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
         super().__init__(thresholds)
         self._last: deque[tuple[float, float]] = deque(maxlen=self.growing + 1)
-        self._before: deque[float] = deque(maxlen=self.early)  # norms before those
+        self._before = 0.0  # the largest norm before those, less 0.1% for each step since
         self._most = 0.0
         self._count = 0
         self._above = 0
@@ -95,7 +100,7 @@ class Exploding(Rule):
         self._count += 1
         self._grown = self._grown + 1 if self._last and norm > self._last[-1][0] else 0
         if len(self._last) > self.growing:
-            self._before.append(self._last[0][0])
+            self._before = max(REMEMBERED * self._before, self._last[0][0])
         self._last.append((norm, loss))
         if self._count <= self.early:
             self._most = max(self._most, norm)
@@ -139,5 +144,5 @@ class Exploding(Rule):
             return False
         (first, loss_before), (last, loss) = self._last[0], self._last[-1]
         # Noise that is correlated over time grows for as long, within the range of the run.
-        far = last > max(self.times * first, self.above * max(self._before, default=0.0))
+        far = last > max(self.times * first, self.above * self._before)
         return far and not loss <= loss_before  # a NaN loss counts as risen
