@@ -239,6 +239,10 @@ class Layers:
     # of the parameter, as it is added to the gradient
     decay: list[float] = field(default_factory=list)
     decoupled: bool = False  # instead, as the step subtracts it from the parameter
+    # of parameters in half precision, if the optimizer is PyTorch's own: sampled coordinates that
+    # have a gradient other than 0, and those of them that the step did not change
+    rounded: int = 0
+    unmoved: int = 0
     training: int = 0  # modules of dropout and batch norm in training mode, of 64 at most
     evaluating: list[str] = field(default_factory=list)  # classes of those in evaluation mode
 

@@ -73,6 +73,7 @@ QUESTIONS: tuple[Question, ...] = (
             "norm.vanishing*",
             "norm.exploding",
             "norm.weight_decay",
+            "norm.lost_updates",
             "norm.dead_layer",
             "clip.*",
         ),

@@ -200,6 +200,8 @@ class Layers(Struct, gc=False, kw_only=True, omit_defaults=True):
     untrained: Annotated[list[Count], Meta(max_length=MAX_LAYERS)] = []
     decay: Annotated[list[Annotated[float, Meta(ge=0)]], Meta(max_length=MAX_LAYERS)] = []
     decoupled: bool = False
+    rounded: Count = 0
+    unmoved: Count = 0
     training: Count = 0
     evaluating: Annotated[list[Name], Meta(max_length=64)] = []
 

@@ -34,6 +34,7 @@ from gradledger_monitor.rules.loss.nonfinite import Nonfinite as LossNonfinite
 from gradledger_monitor.rules.loss.part_without_gradient import PartWithoutGradient
 from gradledger_monitor.rules.norm.dead_layer import DeadLayer
 from gradledger_monitor.rules.norm.exploding import Exploding
+from gradledger_monitor.rules.norm.lost_updates import LostUpdates
 from gradledger_monitor.rules.norm.nonfinite import Nonfinite
 from gradledger_monitor.rules.norm.spike import Spike
 from gradledger_monitor.rules.norm.vanishing import Vanishing
@@ -124,6 +125,7 @@ RULES: tuple[type[Rule], ...] = (
     ChangedWithoutLr,
     Spike,
     WeightDecay,
+    LostUpdates,
     Vanishing,
     Exploding,
     VanishingByDepth,

@@ -238,3 +238,55 @@ def test_a_model_whose_parameters_an_optimizer_gets_is_not_searched_for(
     (record,) = first_steps([Model()])
     assert record.layers is not None and "first.weight" in record.layers.names
     assert not searches
+
+
+@pytest.mark.parametrize("rate", [1e-6, 1e-2])
+def test_coordinates_in_half_precision_that_a_step_leaves_as_they_are_are_counted(
+    rate: float,
+) -> None:
+    """64 at most of each parameter: those of this model are all sampled."""
+    model = nn.Linear(4, 8).to(torch.bfloat16)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.0)
+    closed: list[OpenStep] = []
+    recorder = Recorder(closed.append)
+    recorder.install()
+    try:
+        optimizer.zero_grad()
+        model(torch.randn(8, 4, dtype=torch.bfloat16)).square().mean().backward()
+        before = [p.detach().clone() for p in model.parameters()]
+        slopes = [p.grad for p in model.parameters() if p.grad is not None]
+        optimizer.step()
+    finally:
+        recorder.uninstall()
+    layers = closed[0].resolve().layers
+    pairs = [*zip(model.parameters(), before, slopes, strict=True)]
+    assert layers is not None
+    assert layers.rounded == sum(int((slope != 0).sum()) for *_, slope in pairs) > 0
+    assert layers.unmoved == sum(int(((p == b) & (s != 0)).sum()) for p, b, s in pairs)
+    assert (layers.unmoved > layers.rounded / 2) == (rate == 1e-6)
+
+
+def test_coordinates_that_no_optimizer_of_pytorch_rounds_are_not_counted() -> None:
+    class Stochastic(torch.optim.SGD):
+        """It may round at random."""
+
+    half = nn.Linear(4, 4).to(torch.bfloat16)
+    for optimizer in (
+        torch.optim.SGD(nn.Linear(4, 4).parameters(), lr=0.1),
+        Stochastic(half.parameters(), lr=0.1),
+        torch.optim.SGD(half.parameters(), lr=0.0),
+    ):
+        (parameters,) = (group["params"] for group in optimizer.param_groups)
+        for parameter in parameters:
+            parameter.grad = torch.ones_like(parameter)
+        model = nn.ParameterList(parameters)
+        closed: list[OpenStep] = []
+        recorder = Recorder(closed.append)
+        recorder.install()
+        try:
+            torch.cat([p.float().flatten() for p in model]).sum().backward()
+            optimizer.step()
+        finally:
+            recorder.uninstall()
+        layers = closed[0].resolve().layers
+        assert layers is not None and (layers.rounded, layers.unmoved) == (0, 0)

@@ -44,6 +44,7 @@ CHECKS = {
     "modes": Check(counts.tell_modes, counts.fault_of_modes),
     "parts": Check(counts.tell_parts, counts.fault_of_untrained),
     "shrinking": Check(counts.tell_sizes, counts.fault_of_shrinking),
+    "rounded_away": Check(counts.tell_moves, counts.fault_of_moves),
     "repeated": Check(counts.tell_gradients, counts.fault_of_repeats),
     "rate": Check(path.tell_rates, path.fault_of_rates),
     "scaling": Check(path.tell_samples, path.fault_of_scaling),

@@ -138,3 +138,20 @@ def fault_of_shrinking(ranks: list[dict[str, Any]]) -> float:
     norms, losses = ranks[0]["norms"], ranks[0]["losses"]
     stays = median(losses[-10:]) > 0.9 * median(losses[:3])
     return max(0.0, 0.5 - norms[-1] / norms[0]) if stays else 0.0
+
+
+def tell_moves(label: Label, names: dict[str, Any], steps: list[Step]) -> dict[str, Any]:
+    """Elements of the parameters that have a gradient, and those of them that a step changes."""
+    moved = total = 0
+    for step, after in itertools.pairwise(steps):
+        changes = zip(step.parameters, step.gradients, after.parameters, strict=True)
+        for before, gradient, now in changes:
+            if gradient is not None:
+                moved += int(((before != now) & (gradient != 0)).sum())
+                total += int((gradient != 0).sum())
+    return {"moved": moved, "total": total}
+
+
+def fault_of_moves(ranks: list[dict[str, Any]]) -> float:
+    """The share of elements beyond a half that a step leaves as they are."""
+    return max(0.0, 0.5 - ranks[0]["moved"] / ranks[0]["total"])

@@ -49,6 +49,8 @@ class OpenLayers:
     before: Deferred | None = None
     counts: list[int] | None = None  # coordinates of each
     after: Deferred | None = None
+    slopes: Deferred | None = None  # gradients at the coordinates of those in half precision
+    half: list[int] = field(default_factory=list)  # these
     untrained: Callable[[], set[int]] = set  # parameters that never had a gradient but 0
     observed: int = 0  # steps that this is known of
     decay: list[float] = field(default_factory=list)  # of each; empty: none, or not known
@@ -58,7 +60,8 @@ class OpenLayers:
     def deferred(self) -> list[Deferred]:
         """The values that are read later."""
         values = [self.parameters, *(norms for _, norms in self.gradients)]
-        return values + [each for each in (self.before, self.after) if each is not None]
+        sampled = (self.before, self.after, self.slopes)
+        return values + [each for each in sampled if each is not None]
 
     def resolve(self, grad_scale: float | None) -> Layers:
         """The wire record; ``grad_scale`` is what a fused optimizer divides the gradients by."""
@@ -66,9 +69,11 @@ class OpenLayers:
         for indices, values in self.gradients:
             for index, norm in zip(indices, values.values(), strict=True):
                 norms[index] = norm / (grad_scale or 1.0)
-        changes = self._changes()
+        moves = self._moves()
+        changes = {i: sum((b - a) * (b - a) for b, a in m) / len(m) for i, m in moves.items()}
         layers = Layers(frozen=self.frozen, parameters=len(self.names), observed=self.observed)
         layers.decoupled = self.decoupled
+        layers.rounded, layers.unmoved = self._unmoved(moves)
         if self.modes is not None:
             layers.training, layers.evaluating = self.modes
         weights = self.parameters.values()
@@ -89,20 +94,28 @@ class OpenLayers:
                 layers.untrained.append(layer)
         return layers
 
-    def _changes(self) -> dict[int, float]:
-        """The mean square of the change, by parameter."""
+    def _moves(self) -> dict[int, list[tuple[float, float]]]:
+        """The coordinates before and after the step, by parameter."""
         if self.before is None or self.after is None or self.counts is None:
             return {}
         before, after = self.before.values(), self.after.values()
         if len(before) != len(after):
             return {}
-        changes, start = {}, 0
-        for index, count in zip(self.moved, self.counts, strict=True):
-            pairs = zip(before[start : start + count], after[start : start + count], strict=True)
-            if count:
-                changes[index] = sum((b - a) * (b - a) for b, a in pairs) / count
-            start += count
-        return changes
+        pairs = iter(zip(before, after, strict=True))
+        moves = {
+            i: list(itertools.islice(pairs, n))
+            for i, n in zip(self.moved, self.counts, strict=True)
+        }
+        return {index: values for index, values in moves.items() if values}
+
+    def _unmoved(self, moves: dict[int, list[tuple[float, float]]]) -> tuple[int, int]:
+        """Coordinates in half precision with a gradient, and those of them that did not move."""
+        pairs = [pair for index in self.half for pair in moves.get(index, ())]
+        slopes = [] if self.slopes is None else self.slopes.values()
+        if len(pairs) != len(slopes):
+            return 0, 0
+        moved = [b != a for (b, a), slope in zip(pairs, slopes, strict=True) if slope]
+        return len(moved), moved.count(False)
 
 
 def copy_moved(parameters: list[Any], moved: list[int]) -> tuple[Deferred | None, list[int]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -147,6 +148,28 @@ def _is_readable(parameter: Any) -> bool:
     return is_plain(local) and local.layout is torch.strided
 
 
+def _in_half(parameters: list[Any], moved: list[int], optimizer: Any) -> list[int]:
+    """The parameters that a step rounds to the nearest number in half precision.
+
+    Optimizers that are not PyTorch's may round at random, or keep what is lost. Of a learning rate
+    that is a tensor, which may be on a device, it is not read whether it is 0.
+    """
+    indices = [index for index in moved if _is_half(parameters[index])]
+    if not indices or not type(optimizer).__module__.startswith("torch.optim."):
+        return []
+    rates = {id(p): group.get("lr") for group in optimizer.param_groups for p in group["params"]}
+    read = [(index, rates.get(id(parameters[index]))) for index in indices]
+    return [index for index, rate in read if isinstance(rate, numbers.Real) and rate]
+
+
+def _is_half(parameter: Any) -> bool:
+    """Whether it is, and coordinates of its gradient are those of the same elements."""
+    gradient = parameter.grad
+    if gradient is None or parameter.dtype not in (torch.bfloat16, torch.float16):
+        return False
+    return bool(gradient.dtype == parameter.dtype and gradient.stride() == parameter.stride())
+
+
 def _measure(
     parameters: list[Any], window: OptimizerWindow, course: _Course, step: OpenStep
 ) -> OpenLayers | None:
@@ -162,6 +185,8 @@ def _measure(
     before, counts = open_layers.copy_moved(parameters, moved)
     with torch.no_grad():
         weights = Deferred(local_norms(parameters))
+    half = _in_half(parameters, moved, window.optimizer)
+    slopes, _ = open_layers.copy_moved(gradients, half)
     decay = weight_decay_of(window.optimizer)
     untrained, norms = course.untrained, Deferred(local_norms(read)) if read else None
     if untrained.observed == 1:
@@ -178,6 +203,8 @@ def _measure(
         moved=moved,
         before=before,
         counts=counts,
+        slopes=slopes,
+        half=half,
         untrained=untrained.among(parameters),
         observed=untrained.observed,
         decay=[] if decay is None else [decay.factors.get(id(p), 0.0) for p in parameters],
