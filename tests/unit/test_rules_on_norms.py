@@ -324,3 +324,18 @@ def test_of_fewer_than_sixty_steps_no_fading_is_reported() -> None:
 
     assert finding_of("norm.vanishing", course(39)) is None
     assert finding_of("norm.vanishing", course(40)) is not None
+
+
+@pytest.mark.parametrize("added", [False, True])
+def test_the_norm_of_another_parameter_group_is_neither_a_spike_nor_an_explosion(
+    added: bool,
+) -> None:
+    """The backbone is unfrozen after 110 steps: from there on, the norm is that of both groups."""
+    steps = []
+    for number in range(1, 161):
+        both = number > 110
+        rates = [0.1, 0.01] if both and added else []
+        window = record([term(8, 1 / 8)], number, norm=15.0 if both else 1.0, lrs=rates)
+        steps.append(facts(window))
+    reported = {f.rule for f in judged(steps).findings}
+    assert reported == (set() if added else {"norm.spike", "norm.exploding"})

@@ -12,6 +12,7 @@ from gradledger_monitor.rules.definition import DEFAULTS, Parameter
 from gradledger_monitor.rules.loss.common import OPPOSED, may_be_opposed
 from gradledger_monitor.rules.number_text import counted, significant
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_measured
+from gradledger_monitor.rules.schedule.rates import learning_rates
 from gradledger_monitor.rules.state import declare
 
 FIX = """\
@@ -45,7 +46,8 @@ class Exploding(Rule):
     **When it is silent**
 
     The norm grows while the loss falls (early training of LoRA, warm-up); several optimizers
-    train on different losses (a GAN).
+    train on different losses (a GAN). Once a parameter group is added, such as of a backbone that
+    is unfrozen, the next 100 steps are the first.
 
     **Incidents**
 
@@ -67,6 +69,7 @@ class Exploding(Rule):
     state = declare(
         _last=deque[tuple[float, float]],
         _before=float,
+        _groups=int,
         _most=float,
         _count=int,
         _above=int,
@@ -78,6 +81,7 @@ class Exploding(Rule):
         super().__init__(thresholds)
         self._last: deque[tuple[float, float]] = deque(maxlen=self.growing + 1)
         self._before = 0.0  # the largest norm before those, less 0.1% for each step since
+        self._groups = 0  # parameter groups, whose norm it is
         self._most = 0.0
         self._count = 0
         self._above = 0
@@ -97,6 +101,9 @@ class Exploding(Rule):
             return not_measured("no gradient norm or no loss")
         if may_be_opposed(facts):
             return OPPOSED
+        groups = len(learning_rates(facts.record))
+        if groups != self._groups:  # the norm is of other parameters: the next 100 are the first
+            self._groups, self._count, self._most, self._above = groups, 0, 0.0, 0
         self._count += 1
         self._grown = self._grown + 1 if self._last and norm > self._last[-1][0] else 0
         if len(self._last) > self.growing:

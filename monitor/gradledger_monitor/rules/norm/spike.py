@@ -12,6 +12,7 @@ from gradledger_monitor.rules.loss.common import OPPOSED, may_be_opposed
 from gradledger_monitor.rules.norm.trend import FarthestValues, LogTrend
 from gradledger_monitor.rules.number_text import counted, significant, times
 from gradledger_monitor.rules.rule import OK, Rule, Window, about_steps, finding, not_measured
+from gradledger_monitor.rules.schedule.rates import learning_rates
 from gradledger_monitor.rules.state import declare
 
 FIX = """\
@@ -72,7 +73,8 @@ class Spike(Rule):
     Warm-up; spikes that end within 10 steps and leave the loss where it was, such as from one
     batch of heavy-tailed data: they are counted, and the decision tree states them (one that was
     more than 30 times the average is information, so that the chart marks it). A loss that
-    jumps and falls from there, step by step, as it does on new data or a new task.
+    jumps and falls from there, step by step, as it does on new data or a new task. For 50 steps
+    after a parameter group was added, such as of a backbone that is unfrozen.
     Several optimizers that train on different losses (a GAN).
 
     **Incidents**
@@ -98,6 +100,7 @@ class Spike(Rule):
         _norm=LogTrend,
         _loss=LogTrend,
         _reached=FarthestValues,
+        _groups=int,
         _high=int,
         _loss_up=int,
         _jump=tuple[float, float],
@@ -118,6 +121,7 @@ class Spike(Rule):
         super().__init__(thresholds)
         self._norm, self._loss = LogTrend(), LogTrend()
         self._reached = FarthestValues()  # of the norms, in standard deviations
+        self._groups = 0  # parameter groups, whose norm it is
         self._high = 0
         self._loss_up = 0  # steps in a row after a jump with the loss out of its range
         self._jump = (0.0, 0.0)  # the largest norm of the jump, and its ratio to the average
@@ -151,6 +155,10 @@ class Spike(Rule):
         if may_be_opposed(facts):
             return OPPOSED
         self._count += 1
+        groups = len(learning_rates(facts.record))
+        if groups != self._groups:
+            self._groups = groups
+            self._begin_anew()
         if self._norm.count < self.needed:
             return self._evaluate_short(window, norm, loss)
         out = self._norm.z(norm) > self.z and self._norm.ratio(norm) > self.least
@@ -180,6 +188,11 @@ class Spike(Rule):
         if moved and self._loss_up <= self.stays:  # one batch: the loss was up there alone
             return about_steps(report, (self._onset.step,))
         return report
+
+    def _begin_anew(self) -> None:
+        """The norm is of other parameters from here on, as after a backbone was unfrozen."""
+        self._norm, self._high, self._loss_up = LogTrend(), 0, 0
+        self._largest = (0.0, self._largest[1])
 
     def _recovered(self) -> Outcome:
         """The norm is back in its range, and the loss did not stay up: information, if it was far.
