@@ -101,7 +101,7 @@ def farthest_jumps(series: Series) -> Iterator[tuple[int, float]]:
     """Of each history length: how far the norm was above all before, where the loss was, too."""
     most_norm = most_loss = 0.0
     finite = [pair for pair in series if math.isfinite(pair[0])]  # skipped steps have no norm
-    for count, (norm, loss) in enumerate(finite):
+    for count, (norm, loss) in enumerate(finite[: int(Spike().needed)]):
         if count >= Spike().short and loss > Spike().short_loss * max(LEAST_LOSS, most_loss):
             yield count, norm / most_norm
         most_norm, most_loss = max(most_norm, norm), max(most_loss, loss)
