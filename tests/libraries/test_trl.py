@@ -172,6 +172,8 @@ def generating(name: str, folder: Path, **more: Any) -> Watched:
         {"loss_type": "dapo", "beta": 0.1},
         {"loss_type": "dapo", "num_iterations": 2},
         {"loss_type": "dapo", "entropy_coef": 0.01},
+        # each sequence weighs as many tokens as it has, of all of the window
+        {"loss_type": "dapo", "importance_sampling_level": "sequence"},
     ],
 )
 def test_grpo_is_right(tmp_path: Path, options: dict[str, Any]) -> None:
@@ -191,7 +193,6 @@ def test_bnpo_normalises_each_micro_batch(tmp_path: Path) -> None:
     [
         {"loss_type": "dr_grpo"},
         {"loss_type": "dapo", "top_entropy_quantile": 0.5},
-        {"loss_type": "dapo", "importance_sampling_level": "sequence"},
     ],
 )
 def test_a_divisor_that_counts_positions_by_design_is_not_judged(

@@ -25,7 +25,7 @@ from gradledger_monitor.rules.balance.diagnosis import (
     WHOLE_WINDOW,
     diagnose,
 )
-from gradledger_monitor.rules.balance.explanations import DISCARDED, PARTS_OR_TASKS
+from gradledger_monitor.rules.balance.explanations import DISCARDED
 from gradledger_monitor.rules.balance.history import (
     CLIPPED_SCALED,
     MOST_MICRO_BATCHES,
@@ -33,6 +33,7 @@ from gradledger_monitor.rules.balance.history import (
     SCALED_BY_LOOP,
 )
 from gradledger_monitor.rules.balance.masked import CONSTANT_SHARE, MASKED
+from gradledger_monitor.rules.balance.means_of_losses import PARTS_OR_TASKS
 from gradledger_monitor.rules.balance.patterns import Closed, Diagnosis, Pattern
 from gradledger_monitor.rules.reduction.token_weights_unequal import (
     BY_LOOP,

@@ -48,7 +48,7 @@ from gradledger_monitor.rules.balance.evidence import (
     starts_from_earlier_losses,
     weighs_elements,
 )
-from gradledger_monitor.rules.balance.explanations import PARTS_OR_TASKS, explain
+from gradledger_monitor.rules.balance.explanations import explain
 from gradledger_monitor.rules.balance.further import (
     counts_ignored,
     divide_each,
@@ -69,6 +69,7 @@ from gradledger_monitor.rules.balance.masked import (
     constant_beside_padding,
     masked_may_count,
 )
+from gradledger_monitor.rules.balance.means_of_losses import PARTS_OR_TASKS
 from gradledger_monitor.rules.balance.patterns import (
     FAIR,
     NORMALISED,

@@ -9,9 +9,8 @@ from collections.abc import Callable, Sequence
 from itertools import product
 
 from gradledger_monitor.model.numbers import number
-from gradledger_monitor.model.objectives import Objective, losses_together
+from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.model.step_facts import StepFacts
-from gradledger_monitor.model.token_ledger import total
 from gradledger_monitor.model.tolerances import WEIGHT
 from gradledger_monitor.rules.balance.after_backward import (
     excess_of_combination,
@@ -52,8 +51,7 @@ from gradledger_monitor.rules.balance.history import (
 from gradledger_monitor.rules.balance.masked import by_masked_elements
 from gradledger_monitor.rules.balance.means_of_losses import (
     are_divided_alone,
-    divides_all,
-    is_mean_of,
+    by_losses_together,
 )
 from gradledger_monitor.rules.balance.patterns import (
     FAIR,
@@ -76,7 +74,6 @@ MAY_UNDO_K = (
     "is a weight; if it is a weight, declare scale= with that number"
 )
 DIVERGENCES = ("KlDiv", "SoftCrossEntropy")
-PARTS_OR_TASKS = "several losses add up to one mean: parts of one loss or separate tasks, unknown"
 
 
 def explain(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> Diagnosis:
@@ -125,7 +122,7 @@ def explain(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> D
         or _by_ranks(facts, objective, balance, past)
         or _by_coefficient(facts, objective, balance, past)
         or by_group_of_ranks(facts, objective, balance)
-        or _by_losses_together(facts, objective)
+        or by_losses_together(facts, objective)
         or _by_undivided_mean_of_losses(facts, objective, balance, past)
         or by_divisors_of_micro_batches(facts, objective, balance)
         or by_mean_over_all(facts, objective, balance)
@@ -280,26 +277,6 @@ def _by_coefficient(
     if coefficient_explains(facts, objective, balance) or in_all:
         return Diagnosis("coefficient", objective=objective)
     return None
-
-
-def _by_losses_together(facts: StepFacts, main: Objective) -> Diagnosis | None:
-    """Losses whose balances add up to 1: the mean of tasks with heads of their own, or parts.
-
-    As many tasks as micro-batches would hide a division by K twice. Of losses that weigh their
-    elements, the balance is not compared: that their number divides them all shows the mean.
-    """
-    scale = facts.run.declared_scale or 1.0
-    for group in losses_together(facts.objectives):
-        balance = total([objective.ledger.balance for objective in group])
-        if not Near(balance / scale, facts.tolerance)(1.0):
-            continue
-        if is_mean_of(group, facts, main):
-            return Diagnosis("coefficient", objective=main)
-        return Diagnosis("unmeasured", PARTS_OR_TASKS, group[0])
-    losses = [objective for objective in facts.objectives if not objective.is_penalty]
-    weighs = any(objective.weighted_inside for objective in losses) and divides_all(losses)
-    is_mean = weighs and is_mean_of(losses, facts, main)
-    return Diagnosis("coefficient", objective=main) if is_mean else None
 
 
 def _by_undivided_mean_of_losses(

@@ -5,9 +5,33 @@ from __future__ import annotations
 from itertools import combinations
 
 from gradledger_monitor.model.numbers import number
-from gradledger_monitor.model.objectives import Objective
+from gradledger_monitor.model.objectives import Objective, losses_together
 from gradledger_monitor.model.step_facts import StepFacts
+from gradledger_monitor.model.token_ledger import total
 from gradledger_monitor.rules.balance.evidence import Near, is_bare_reduction, is_divided_by
+from gradledger_monitor.rules.balance.patterns import Diagnosis
+
+PARTS_OR_TASKS = "several losses add up to one mean: parts of one loss or separate tasks, unknown"
+
+
+def by_losses_together(facts: StepFacts, main: Objective) -> Diagnosis | None:
+    """Losses whose balances add up to 1: the mean of tasks with heads of their own, or parts.
+
+    As many tasks as micro-batches would hide a division by K twice. Of losses that weigh their
+    elements, the balance is not compared: that their number divides them all shows the mean.
+    """
+    scale = facts.run.declared_scale or 1.0
+    for group in losses_together(facts.objectives):
+        balance = total([objective.ledger.balance for objective in group])
+        if not Near(balance / scale, facts.tolerance)(1.0):
+            continue
+        if is_mean_of(group, facts, main):
+            return Diagnosis("coefficient", objective=main)
+        return Diagnosis("unmeasured", PARTS_OR_TASKS, group[0])
+    losses = [objective for objective in facts.objectives if not objective.is_penalty]
+    weighs = any(objective.weighted_inside for objective in losses) and divides_all(losses)
+    is_mean = weighs and is_mean_of(losses, facts, main)
+    return Diagnosis("coefficient", objective=main) if is_mean else None
 
 
 def are_divided_alone(losses: list[Objective], facts: StepFacts) -> bool:

@@ -32,7 +32,7 @@ from gradledger_monitor.rules.balance.evidence import (
     may_have_pairs_of_lists,
     reductions,
 )
-from gradledger_monitor.rules.balance.explanations import PARTS_OR_TASKS
+from gradledger_monitor.rules.balance.means_of_losses import PARTS_OR_TASKS
 from gradledger_monitor.rules.balance.patterns import is_fair
 from gradledger_monitor.rules.ddp.common import names
 from gradledger_monitor.rules.definition import DEFAULTS, Parameter
