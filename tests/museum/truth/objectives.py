@@ -262,6 +262,13 @@ def boxes(call: Call, batch: Any) -> Sum:
     return 5 * (call(matched) - targets).abs().sum(), float(len(targets))
 
 
+def masked_patches(call: Call, batch: Any) -> Sum:
+    """The mean squared error of every patch that the mask selects."""
+    patches, targets, masked = batch
+    errors = (call(patches) - targets).pow(2).mean(-1)
+    return (errors * masked).sum(), float(masked.sum())
+
+
 def ctc(call: Call, batch: Any) -> Sum:
     """The CTC loss of every utterance, by its letters."""
     losses = _ctc(call, batch)
