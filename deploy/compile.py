@@ -55,7 +55,11 @@ def _compiled(folder: Path) -> Path:
     """The folder of the libraries, laid out as in a wheel."""
     options = ["--cache-dir", str(folder / "cache")]
     extensions = mypycify(
-        [*options, *sources()], target_dir=str(folder / "c"), opt_level="1", debug_level="0"
+        [*options, *sources()],
+        target_dir=str(folder / "c"),
+        opt_level="1",
+        debug_level="0",
+        multi_file=True,  # gcc takes minutes for all modules in one file
     )
     command = build_ext(Distribution({"ext_modules": extensions}))
     command.build_lib, command.build_temp = str(folder / "built"), str(folder / "objects")
