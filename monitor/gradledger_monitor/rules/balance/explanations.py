@@ -104,11 +104,11 @@ def explain(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> D
     """
     balance = objective.ledger.balance / (facts.run.declared_scale or 1.0)
     if Near(balance, facts.tolerance)(1.0):
-        by_chance = any(c.pattern == "other_divisor" for c in past)
-        if by_chance and not has_known_unit(objective):
-            return Diagnosis("other_divisor", OTHER_DIVISOR, objective)
+        before = {c.pattern for c in past}
+        if "other_divisor" in before and not has_known_unit(objective):
+            return Diagnosis("other_divisor", OTHER_DIVISOR, objective)  # B is 1 by chance
         # 2 * loss / 4, of two micro-batches
-        if {c.pattern for c in past} in ({"coefficient"}, {"coefficient", "partial"}):
+        if before in ({"coefficient"}, {"coefficient", "partial"}):
             diagnosis = by_window_length(facts, objective, balance, past)
             if diagnosis is not None and diagnosis.pattern == "partial":
                 return diagnosis
