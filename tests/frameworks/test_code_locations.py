@@ -129,6 +129,17 @@ arguments = TrainingArguments(
 trainer = Trainer(model=Head(PretrainedConfig()), args=arguments, train_dataset=rows)
 trainer.train()  # at: backward step zero_grad clip_norm
 """
+COMPUTED_ELSEWHERE = (
+    HEAD.replace("  # at: loss", "")
+    .replace("train_dataset=rows)", "train_dataset=rows, compute_loss_func=of_outputs)")
+    .replace(
+        "rows = ",
+        """def of_outputs(outputs, labels, num_items_in_batch=None):
+    return nn.functional.cross_entropy(outputs.logits, labels)
+
+rows = """,
+    )
+)
 SCRIPTS = {
     "accelerate": ("accelerate", ACCELERATE),
     "lightning": ("lightning.pytorch", LIGHTNING),
@@ -156,6 +167,21 @@ def test_the_lines_are_those_of_the_user(
     assert {role: _lines(located, role) for role in expected} == expected
     losses = [location for location in located if location.role == "loss"]
     assert [location.via for location in losses] == [""]
+
+
+def test_a_loss_that_the_trainer_gets_as_a_function_is_not_looked_for_in_the_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("transformers")
+    monkeypatch.chdir(tmp_path)
+    call_sites._packages.clear()
+    path = tmp_path / "train.py"
+    path.write_text(COMPUTED_ELSEWHERE)
+    with recording() as kept:
+        exec(compile(path.read_text(), str(path), "exec"), {"__name__": "__main__"})
+    located = [location for record in kept.records() for location in record.code]
+    assert _lines(located, "backward") == _expected(COMPUTED_ELSEWHERE)["backward"]
+    assert _lines(located, "loss") == set()
 
 
 def _lines(located: list[CodeLocation], role: str) -> set[int]:

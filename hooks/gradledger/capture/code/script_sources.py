@@ -88,7 +88,7 @@ class ScriptSources:
         span = _span(site, lines)
         yield self._location(role, site, span, lines)
         if role in BACKWARDS:
-            losses = self._losses(site, span) or self._losses_for_framework(site.via)
+            losses = self._losses(site, span) or self._losses_for_framework(site)
             for loss, built in losses:
                 called = loss._replace(via="")
                 yield self._location("loss", called, built, self._lines_of(loss.code.co_filename))
@@ -111,14 +111,17 @@ class ScriptSources:
             site = caller
         return located
 
-    def _losses_for_framework(self, framework: str) -> list[tuple[CallSite, Span]]:
+    def _losses_for_framework(self, site: CallSite) -> list[tuple[CallSite, Span]]:
         """What the method that the script defines for a framework returns as the loss."""
-        for method in _METHODS.get(framework, ()):
+        for method in _METHODS.get(site.via, ()):
             code = method.of_script()
             if code is not None:
+                text = "\n".join(self._lines_of(site.code.co_filename))
+                if any(option in text for option in method.unless):
+                    return []
                 loss = loss_returned(self._function(code), method.only_named)
-                site = CallSite(code, code.co_firstlineno, 0, "")
-                return [] if loss is None else [(site, span) for span in loss.spans]
+                called = CallSite(code, code.co_firstlineno, 0, "")
+                return [] if loss is None else [(called, span) for span in loss.spans]
         return []
 
     def _function(self, code: CodeType) -> Function | None:
@@ -238,6 +241,7 @@ class _Method(NamedTuple):
     base: str
     names: tuple[str, ...]
     only_named: bool = False  # they may return something else: the loss is what has that name
+    unless: tuple[str, ...] = ()  # options in the script with which the framework computes the loss
 
     def of_script(self) -> CodeType | None:
         """The method that the script defines, if there is exactly one."""
@@ -254,7 +258,13 @@ class _Method(NamedTuple):
 _METHODS = {
     "transformers": (
         _Method("transformers.trainer", "Trainer", ("compute_loss", "training_step")),
-        _Method("transformers.modeling_utils", "PreTrainedModel", ("forward",), only_named=True),
+        _Method(
+            "transformers.modeling_utils",
+            "PreTrainedModel",
+            ("forward",),
+            only_named=True,
+            unless=("compute_loss_func", "label_smoothing_factor"),
+        ),
     ),
     "lightning": (_Method("lightning.pytorch", "LightningModule", ("training_step",)),),
     "pytorch_lightning": (_Method("pytorch_lightning", "LightningModule", ("training_step",)),),
