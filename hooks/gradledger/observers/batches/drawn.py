@@ -37,7 +37,10 @@ class DrawnBatches:
         # the last ones that began: numbers, ids of the loaders
         self._begun: deque[tuple[int, int, weakref.ref[Any]]] = deque(maxlen=MOST_BEGUN)
         self._count = 0
-        self._begun_before: dict[int, int] = {}  # by optimizer: iterators at its last step
+        # iterators that had begun at the last step of each optimizer
+        self._begun_before: weakref.WeakKeyDictionary[OptimizerWindow, int] = (
+            weakref.WeakKeyDictionary()
+        )
 
     def add(self, loader: Any, iterator: Any) -> None:
         """The script begins to iterate over a loader."""
@@ -71,9 +74,10 @@ class DrawnBatches:
         return {"batches": drawn, "batch_size": counts.batch_size} if whole else {}
 
     def _of_iterators_gone(self, window: OptimizerWindow) -> Counter[int]:
-        before = self._begun_before.get(id(window), 0)
-        self._begun_before[id(window)] = self._count
-        gone = (loader for n, loader, it in self._begun if n > before and it() is None)
+        before = self._begun_before.get(window, 0)
+        self._begun_before[window] = self._count
+        begun = tuple(self._begun)  # another thread may begin to iterate meanwhile
+        gone = (loader for n, loader, it in begun if n > before and it() is None)
         return Counter(gone)
 
 

@@ -15,6 +15,7 @@ from gradledger_monitor.api.app_state import StoreDep
 from gradledger_monitor.api.forms import MAX_NOTE, read_lists
 from gradledger_monitor.api.middleware.credentials import token_name
 from gradledger_monitor.api.pages.layout import page, redirect
+from gradledger_monitor.api.pages.run_list import PAGE
 from gradledger_monitor.api.routes.runs import delete_and_log
 from gradledger_monitor.common import clock
 from gradledger_monitor.store.database import Store
@@ -24,8 +25,6 @@ from gradledger_monitor.store.runs.queries import UnknownRun
 from gradledger_web.formatting import segment
 
 router = APIRouter(include_in_schema=False)
-
-MOST = 50  # runs of one form: as many as a page of the list has
 
 Fields = Mapping[str, Sequence[str]]
 
@@ -90,7 +89,7 @@ def _each(form: Fields, change: Callable[[str], None]) -> None:
 
 
 def _ids(form: Fields) -> Sequence[str]:
-    return form.get("run", [])[:MOST]
+    return form.get("run", [])[:PAGE]
 
 
 def _list(request: Request) -> str:

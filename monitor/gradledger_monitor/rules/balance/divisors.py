@@ -55,13 +55,13 @@ def by_mean_over_all(facts: StepFacts, objective: Objective, balance: float) -> 
 def divisors_of_micro_batches(facts: StepFacts, objective: Objective) -> list[float] | None:
     """The whole numbers that divide the micro-batches, if they differ and nothing contains K.
 
-    None if some of them have one number, as the count of a window, or if all are multiples of K.
-    Besides, the number of losses of this kind may divide each.
+    None if they have too few different numbers, which may be the count of a window, or if all are
+    multiples of K. Besides, the number of losses of this kind may divide each.
     """
-    k, tokens = facts.micro_batches_of(objective), {t.micro_batch: t for t in objective.terms}
+    k = facts.micro_batches_of(objective)
     losses = sum(o.kind == objective.kind for o in facts.objectives)
     coefficient = common_coefficient(objective)
-    single = len(tokens) == len(objective.terms) == k > 1
+    single = k > 1 and has_one_term_in_each(objective, k)
     if not single or facts.run.world_size > 1 or "mean" in reductions(objective):
         return None
     weight = abs(coefficient or 1.0)

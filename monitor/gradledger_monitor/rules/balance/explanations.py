@@ -12,15 +12,9 @@ from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.tolerances import WEIGHT
-from gradledger_monitor.rules.balance.after_backward import (
-    excess_of_combination,
-    multiplied_later,
-)
+from gradledger_monitor.rules.balance.after_backward import excess_of_combination, multiplied_later
 from gradledger_monitor.rules.balance.counts import FOLLOWED, SHOWN
-from gradledger_monitor.rules.balance.divisors import (
-    by_divisors_of_micro_batches,
-    by_mean_over_all,
-)
+from gradledger_monitor.rules.balance.divisors import by_divisors_of_micro_batches, by_mean_over_all
 from gradledger_monitor.rules.balance.evidence import (
     Near,
     coefficient_explains,
