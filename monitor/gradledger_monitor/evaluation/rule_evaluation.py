@@ -32,16 +32,12 @@ class RuleEvaluation(RuleOutcomes):
         self.last_outcome: Outcome | None = None  # of the last window
         self.windows = MeasuredWindows(0, 0, 0, "")
 
-    def count(self, outcome: Outcome, facts: StepFacts) -> None:
-        """Count a window. One that applies nothing, or that a later one explains, is neither
-        measured nor not."""
+    def count_unmeasured(self, outcome: Outcome, facts: StepFacts) -> None:
+        """Count a window that is not measured: none that applies nothing, or that a later one
+        explains."""
         windows, record = self.windows, facts.record
-        if outcome.status in ("ok", "finding"):
-            windows.measured += 1
-            windows.latest = 0
-        elif (
-            outcome.status == "not_measured"
-            and outcome.reason != ONE_MORE
+        if (
+            outcome.reason != ONE_MORE
             and not record.skipped
             and any(r.micro_batches for r in facts.records.values())
             and record.norm != 0  # a step without a gradient changes nothing
@@ -171,7 +167,11 @@ def evaluate_window(group: RuleGroup, window: Window) -> None:
             except Exception as error:
                 outcome = failed(error)
         if evaluation.counts_windows:
-            evaluation.count(outcome, window.facts)
+            if outcome.status in ("ok", "finding"):
+                evaluation.windows.measured += 1
+                evaluation.windows.latest = 0
+            elif outcome.status == "not_measured":
+                evaluation.count_unmeasured(outcome, window.facts)
         # A repeated outcome changes nothing else, unless it counts towards the end of a finding.
         if outcome is not evaluation.last_outcome or evaluation.last_finding is not None:
             evaluation.fold(window.facts.step, outcome)

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from gradledger_monitor.model.losses.term_weights import has_own_weights
-from gradledger_monitor.model.numbers import number
+from gradledger_monitor.model.numbers import common_number, number
 from gradledger_monitor.model.readings import (
     COUNTED,
     Reading,
@@ -67,6 +67,11 @@ class Objective:
     def kind(self) -> str:
         """Name of the loss node."""
         return self.terms[0].loss_term.kind
+
+    @property
+    def coefficient(self) -> float | None:
+        """The constant that the loss of every micro-batch is multiplied by, if there is one."""
+        return common_number([t.loss_term.coefficient for t in self.terms])
 
     @property
     def is_penalty(self) -> bool:
@@ -292,6 +297,8 @@ def signs_differ(terms: list[WeightedTerm]) -> bool:
     A term of opposite sign beside the loss, as an entropy, is a part of one objective. If the loss
     multiplies its elements by weights, a sign is that of the data (an advantage).
     """
+    if len({t.positive for t in terms}) < 2:
+        return False
     signs: dict[str, dict[tuple[int, int], set[bool]]] = {}
     for t in terms:
         if not (t.loss_term.nonlinear or has_own_weights(t.loss_term)):

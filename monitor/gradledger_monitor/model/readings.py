@@ -17,7 +17,7 @@ from gradledger_monitor.model.losses.term_weights import (
     inner_weight,
     weights_vary,
 )
-from gradledger_monitor.model.numbers import number
+from gradledger_monitor.model.numbers import common_number, number
 from gradledger_monitor.model.token_ledger import Ledger, WeightedTokens, build_ledger
 from gradledger_monitor.model.tolerances import WEIGHT
 
@@ -92,8 +92,7 @@ class Reading:
 
 def is_fair_but_for_a_constant(reading: Reading, tolerance: float, scale: float | None) -> bool:
     """Whether the balance is the constant that multiplies the loss, which is no 1/K."""
-    constants = {number(term.loss_term.coefficient) for term in reading.terms}
-    constant = abs(constants.pop() or 0.0) if len(constants) == 1 else 0.0
+    constant = abs(common_number([t.loss_term.coefficient for t in reading.terms]) or 0.0)
     divides = any(abs(constant * reading.micro_batches**n - 1) <= tolerance for n in (1, 2))
     if scale is None or not constant or divides or not reading.is_even(tolerance):
         return False

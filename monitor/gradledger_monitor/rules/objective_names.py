@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 from gradledger_monitor.ingest.schema import MicroBatch, Term
 from gradledger_monitor.model.objectives import TOGETHER, Objective
@@ -95,6 +96,7 @@ def _loss(objective: Objective) -> str:
     return _words(objective.kind)
 
 
+@lru_cache(maxsize=256)
 def _words(kind: str) -> str:
     """A loss that is not in the table is called as the function that made its autograd node.
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gradledger_monitor.model.findings import Outcome, Status
-from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.model.readings import Reading
 from gradledger_monitor.model.step_facts import StepFacts
@@ -118,7 +117,7 @@ def _verdict(
         count=None if penalty else ledger.tokens,
         balance=ledger.balance if balance_measured else None,
         misallocation=None if penalty else ledger.misallocation,
-        coefficient=_coefficient(objective),
+        coefficient=objective.coefficient,
         share=ledger.balance / weight if len(objectives) > 1 and weight else None,
         status=status,
         text=text,
@@ -145,12 +144,6 @@ def _head(objective: Objective, objectives: Sequence[Objective]) -> int | None:
 
 def _unit(objective: Objective) -> str:
     return _UNITS.get(objective.reading.unit) or f"{element_name(objective)}s"
-
-
-def _coefficient(objective: Objective) -> float | None:
-    """The constant in front of the loss, if it is the same in all micro-batches."""
-    coefficients = {number(term.loss_term.coefficient) for term in objective.terms}
-    return coefficients.pop() if len(coefficients) == 1 else None
 
 
 def _status_and_text(
@@ -199,7 +192,7 @@ def _excuse(facts: StepFacts, objective: Objective, objectives: list[Objective])
 
 
 def _equal(facts: StepFacts, objective: Objective) -> str:
-    coefficient, balance = _coefficient(objective), objective.ledger.balance
+    coefficient, balance = objective.coefficient, objective.ledger.balance
     if coefficient and Near(balance, facts.tolerance)(abs(coefficient)):
         return "equal weights; B is its coefficient"
     return "equal weights"

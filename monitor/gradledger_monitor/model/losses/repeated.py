@@ -15,6 +15,8 @@ def leaked_losses(applied: IndexedMicroBatches) -> list[int]:
     None if all have the same losses, or if it has stepped on all: two optimizers then share a loss.
     """
     claimed = [index for index, m in applied if m.claimed]
+    if not claimed:
+        return claimed
     losses = {tuple((t.kind, t.head, t.reduction) for t in m.terms) for _, m in applied}
     return claimed if len(claimed) < len(applied) and len(losses) > 1 else []
 

@@ -8,7 +8,6 @@ from msgspec.structs import replace
 
 from gradledger_monitor.ingest.schema import MicroBatch, Term
 from gradledger_monitor.model.losses.term_weights import weights_vary
-from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.model.token_ledger import total
 
@@ -55,8 +54,7 @@ def loss_of_large_batch(
 
     A constant that makes the balance 1 is the division itself, or undoes an average over ranks.
     """
-    coefficients = {number(t.loss_term.coefficient) for o in objectives for t in o.terms}
-    constant = coefficients.pop() if len(objectives) == len(coefficients) == 1 else None
+    constant = objectives[0].coefficient if len(objectives) == 1 else None
     if mean is None or not constant:
         return mean
     constant, balance = abs(constant), objectives[0].ledger.balance

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from gradledger_monitor.ingest.schema import Term
 from gradledger_monitor.model import tolerances
-from gradledger_monitor.model.numbers import number
 
 
 def has_own_weights(term: Term) -> bool:
@@ -25,14 +24,16 @@ def differ(values: list[float]) -> bool:
 
 def inner_weight(term: Term) -> float | None:
     """The weight of a token relative to what the outermost reduction gives an element."""
-    each, weight = number(term.element_weight), number(term.weight)
-    return abs(weight / each) if each and weight is not None else None
+    if term.element_weight is None or term.weight is None:
+        return None
+    each = float(term.element_weight)
+    return abs(float(term.weight) / each) if each else None
 
 
 def weights_vary(term: Term) -> bool:
     """Whether the loss itself gave the term's tokens different weights."""
-    least, most, weight = number(term.weight_min), number(term.weight_max), number(term.weight)
+    least, most, weight = term.weight_min, term.weight_max, term.weight
     if least is None or most is None or weight is None:
         return False
-    bound = most * (1 - tolerances.INSIDE)
-    return least < bound or abs(weight) < bound
+    bound = float(most) * (1 - tolerances.INSIDE)
+    return float(least) < bound or abs(float(weight)) < bound

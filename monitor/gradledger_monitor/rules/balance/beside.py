@@ -16,7 +16,6 @@ from gradledger_monitor.rules.balance.evidence import (
     BY_INDEX,
     SMOOTHING,
     Near,
-    common_coefficient,
 )
 
 _OF_ALL_CLASSES = (SMOOTHING, "KlDivergence", "SoftCrossEntropy")
@@ -121,7 +120,7 @@ def shares_weight(facts: StepFacts, main: Objective, smoothing: Objective) -> bo
     ]
     return any(
         share < 1 and all(m and Near(share * (1 + s / m), facts.tolerance)(1.0) for m, s in column)
-        for share in (whole, abs(common_coefficient(main) or 1.0))
+        for share in (whole, abs(main.coefficient or 1.0))
         for column in columns
     )
 

@@ -8,7 +8,6 @@ from typing import Literal, NamedTuple, get_args
 
 from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.model.step_facts import StepFacts
-from gradledger_monitor.rules.balance.evidence import common_coefficient
 from gradledger_monitor.rules.balance.patterns import (
     VARIES,
     Closed,
@@ -56,7 +55,7 @@ def divisors_are_counts(facts: StepFacts, objective: Objective, past: Sequence[C
     scale = facts.run.declared_scale or 1.0
     return any(
         all(_is_count(n * constant, b, (1, k, ranks, k * ranks)) for k, n, b in windows)
-        for constant in (scale, scale * abs(common_coefficient(objective) or 1.0))
+        for constant in (scale, scale * abs(objective.coefficient or 1.0))
     )
 
 

@@ -9,7 +9,6 @@ from gradledger_monitor.rules.balance.after_backward import is_left_by_loop
 from gradledger_monitor.rules.balance.episodes import may_be_of_episodes
 from gradledger_monitor.rules.balance.evidence import (
     Near,
-    common_coefficient,
     has_one_term_in_each,
     is_round,
     reductions,
@@ -60,7 +59,7 @@ def divisors_of_micro_batches(facts: StepFacts, objective: Objective) -> list[fl
     """
     k = facts.micro_batches_of(objective)
     losses = sum(o.kind == objective.kind for o in facts.objectives)
-    coefficient = common_coefficient(objective)
+    coefficient = objective.coefficient
     single = k > 1 and has_one_term_in_each(objective, k)
     if not single or facts.run.world_size > 1 or "mean" in reductions(objective):
         return None

@@ -123,7 +123,7 @@ def is_divided_by_two_ks(facts: StepFacts, objective: Objective, last: int) -> b
 
     A loop that grows K inside a window divides by the K of the moment.
     """
-    constant = abs(common_coefficient(objective) or 1.0) * (facts.run.declared_scale or 1.0)
+    constant = abs(objective.coefficient or 1.0) * (facts.run.declared_scale or 1.0)
     counts = {facts.micro_batches_of(objective), last}
     totals = objective.ledger.weights_of_micro_batches()
     near = [Near(total / constant * facts.ranks_divisor, facts.tolerance) for total in totals]
@@ -145,7 +145,7 @@ def _totals_of_parts(facts: StepFacts, objective: Objective) -> list[float]:
 
 def divides_by_samples(facts: StepFacts, objective: Objective) -> bool:
     """Whether the number of samples of the window divides a loss, besides a constant."""
-    ledger, constant = objective.ledger, abs(common_coefficient(objective) or 1.0)
+    ledger, constant = objective.ledger, abs(objective.coefficient or 1.0)
     if not facts.samples or not ledger.balance:
         return False
     divisor = ledger.tokens * constant * (facts.run.declared_scale or 1.0) / ledger.balance
@@ -280,19 +280,13 @@ def constant_over_positions(facts: StepFacts, objective: Objective) -> float | N
     weighted = [(Near(t.weight, facts.tolerance), t.loss_term.size or 0) for t in terms]
     entries = {entries_of_a_position(term) or 1 for term in terms}
     added = float(entries.pop()) if len(entries) == 1 else 1.0
-    for constant in (1.0, abs(common_coefficient(objective) or 1.0), added):
+    for constant in (1.0, abs(objective.coefficient or 1.0), added):
         if all(is_near(constant / (size * share)) for is_near, size in weighted):
             return constant
     whole = sum(size for _, size in weighted)
     if "mean" not in reductions(objective) and all(near(1 / whole) for near, _ in weighted):
         return 1.0
     return None
-
-
-def common_coefficient(objective: Objective) -> float | None:
-    """The constant that the loss of every micro-batch is multiplied by; None if there is none."""
-    coefficients = {number(term.loss_term.coefficient) for term in objective.terms}
-    return coefficients.pop() if len(coefficients) == 1 else None
 
 
 def is_multiplied_by_samples(facts: StepFacts, objective: Objective) -> bool:
@@ -329,7 +323,7 @@ def is_mean_by_weight(
     K, or ``count``, may divide it, once or twice, and the combination of the ranks multiply it by
     ``excess``.
     """
-    constant = abs(common_coefficient(objective) or 1.0) * (facts.run.declared_scale or 1.0)
+    constant = abs(objective.coefficient or 1.0) * (facts.run.declared_scale or 1.0)
     totals = objective.ledger.weights_of_micro_batches()
     least, most = min(totals), max(totals)
     near = Near(most / constant / excess * facts.ranks_divisor, facts.tolerance)
@@ -346,7 +340,7 @@ def is_undivided_alone(objective: Objective, with_coefficient: bool = False) -> 
 
 def coefficient_explains(facts: StepFacts, objective: Objective, balance: float) -> bool:
     """B is the constant that the loss is multiplied by, without an outermost factor of 1/K."""
-    coefficient = common_coefficient(objective)
+    coefficient = objective.coefficient
     if coefficient is None or _divides_by_k_again(facts, coefficient):
         return False
     outer, k = number(objective.terms[0].loss_term.outer_coefficient), facts.micro_batches

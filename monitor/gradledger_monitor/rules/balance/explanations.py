@@ -18,7 +18,6 @@ from gradledger_monitor.rules.balance.divisors import by_divisors_of_micro_batch
 from gradledger_monitor.rules.balance.evidence import (
     Near,
     coefficient_explains,
-    common_coefficient,
     has_known_unit,
     is_bare_reduction,
     is_divided_by,
@@ -156,7 +155,7 @@ def _of_sampled_task(facts: StepFacts, objective: Objective, balance: float) -> 
     tasks = [len({t.micro_batch for t in each.terms}) for each in facts.objectives]
     if own == k or len(tasks) == 1 or sum(tasks) != k or reductions(objective) != {"mean"}:
         return None
-    constant = abs(common_coefficient(objective) or 1.0)
+    constant = abs(objective.coefficient or 1.0)
     fair = Near(balance * k / own, facts.tolerance)(constant)
     return Diagnosis("coefficient", objective=objective) if fair else None
 
@@ -263,7 +262,7 @@ def _by_coefficient(
     """
     k = facts.micro_batches_of(objective)
     alone = len(facts.objectives) == 1 and not objective.kind.startswith(DIVERGENCES)
-    undoes = k > 1 and common_coefficient(objective) == k and is_divided_by(objective, k)
+    undoes = k > 1 and objective.coefficient == k and is_divided_by(objective, k)
     if alone and undoes and reductions(objective) == {"mean"}:
         return Diagnosis("unmeasured", MAY_UNDO_K, objective)
     half = is_half_squared_error(facts, objective, balance)
@@ -328,7 +327,7 @@ def _by_number_and_coefficient(
     A constant that looks as if it contained 1/K explains the first, and a division by the number of
     losses the second: then the numbers show nothing.
     """
-    k, coefficient = facts.micro_batches_of(objective), common_coefficient(objective)
+    k, coefficient = facts.micro_batches_of(objective), objective.coefficient
     if (
         coefficient is None
         or not is_weight(coefficient, k)
@@ -391,7 +390,7 @@ def _by_number(
     usual = max([k, *[c.micro_batches for c in wrong_windows(past)]])
     numbers: list[tuple[Pattern, Callable[[int], float]]] = []
     # a factor of R that undoes the average over the ranks is no weight
-    coefficient = common_coefficient(objective)
+    coefficient = objective.coefficient
     undoes = facts.averaged and facts.divisor is None and abs(coefficient or 0.0) == ranks
     if ranks > 1 and (k != ranks or (not undoes and _is_of_ranks(objective, past))):
         numbers += [("world", lambda _: ranks), ("world", lambda _: 1 / ranks)]

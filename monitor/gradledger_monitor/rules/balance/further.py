@@ -21,7 +21,6 @@ from gradledger_monitor.rules.balance.divisors import (
 from gradledger_monitor.rules.balance.evidence import (
     SMOOTHING,
     Near,
-    common_coefficient,
     divides_by_all_positions,
     has_one_term_in_each,
     is_round,
@@ -48,7 +47,7 @@ def is_added_by_every_rank(facts: StepFacts, objective: Objective) -> bool:
         return False
     if not Near(_factor_of_ranks(facts), facts.tolerance)(1.0):
         return False
-    balance, coefficient = objective.ledger.balance, common_coefficient(objective)
+    balance, coefficient = objective.ledger.balance, objective.coefficient
     if coefficient and facts.micro_batches_of(objective) != ranks:
         return Near(balance, facts.tolerance)(ranks * abs(coefficient))
     return is_round(balance / ranks) and not is_round(balance)
@@ -133,7 +132,7 @@ def is_undivided_mean(facts: StepFacts, objective: Objective) -> bool:
 
 def lacks_the_same_division(facts: StepFacts, objective: Objective) -> bool:
     """Whether K does not divide it either, as the main loss: B is K times its constant."""
-    k, constant = facts.micro_batches_of(objective), common_coefficient(objective)
+    k, constant = facts.micro_batches_of(objective), objective.coefficient
     balance = objective.ledger.balance / (facts.run.declared_scale or 1.0)
     is_k = Near(balance / abs(constant or 1.0), facts.tolerance)(k) and not objective.is_penalty
     by_number = divisors_of_micro_batches(facts, objective) is not None
@@ -266,12 +265,12 @@ def _constant_that_it_weighs(facts: StepFacts, objective: Objective, k: int) -> 
     or if another constant in front of it is K, such as the number of experts of a router loss.
     """
     outer = _outer_constant(objective) or 1.0
-    inner = abs((common_coefficient(objective) or outer) / outer)
+    inner = abs((objective.coefficient or outer) / outer)
     cancels = Near(inner, WEIGHT)(k) or any(_may_cancel(term, k) for term in objective.terms)
     if not objective.is_undivided and cancels:
         return None
     intended = (facts.run.declared_scale or 1.0) * _factor_of_ranks(facts)
-    for constant in (abs(common_coefficient(objective) or 1.0), abs(outer)):
+    for constant in (abs(objective.coefficient or 1.0), abs(outer)):
         for weights in whole_weights(objective):
             near = [Near(weight / intended, facts.tolerance) for weight in weights]
             if all(is_near(constant) for is_near in near):

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.model.step_facts import StepFacts
-from gradledger_monitor.rules.balance.evidence import Near, common_coefficient
+from gradledger_monitor.rules.balance.evidence import Near
 from gradledger_monitor.rules.balance.patterns import Diagnosis
 from gradledger_monitor.rules.number_text import significant
 
@@ -57,7 +57,7 @@ def _multiplied(facts: StepFacts, objective: Objective, balance: float) -> str |
 
     Not if the constant is a product: one of its factors may be R, and the other a weight.
     """
-    ranks, multiplier = facts.run.world_size, common_coefficient(objective)
+    ranks, multiplier = facts.run.world_size, objective.coefficient
     if multiplier not in _sizes(ranks) or not Near(balance, facts.tolerance)(multiplier / ranks):
         return None
     total = Near(objective.ledger.tokens, facts.tolerance)

@@ -18,7 +18,6 @@ from gradledger_monitor.rules.balance.counts import (
 )
 from gradledger_monitor.rules.balance.evidence import (
     Near,
-    common_coefficient,
     has_known_unit,
     is_mean,
     is_mean_by_weight,
@@ -82,7 +81,7 @@ def by_window_length(
         return None
     if not is_mean(facts, objective) and not is_mean_by_weight(facts, objective, count=usual):
         return None
-    coefficient = common_coefficient(objective)
+    coefficient = objective.coefficient
     lengths = ", ".join(str(n) for n in sorted({n for n, _ in windows}))
     evidence = f"So it was in windows of {lengths} micro-batches"
 
@@ -172,7 +171,7 @@ def _may_contain_k(facts: StepFacts, objective: Objective, balance: float) -> bo
 
     As 5 may be 20 / 4; 1.25 is 5 / 4.
     """
-    k, constant = facts.micro_batches_of(objective), common_coefficient(objective)
+    k, constant = facts.micro_batches_of(objective), objective.coefficient
     if constant in (None, 1) or k == 1 or not is_round(constant) or not is_mean(facts, objective):
         return False
     alone = is_undivided_alone(objective, with_coefficient=True)
@@ -184,7 +183,7 @@ def _weight(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> f
 
     1 if it undoes other divisions, as a fair window before shows, too.
     """
-    coefficient = common_coefficient(objective)
+    coefficient = objective.coefficient
     undoes = _undoes_divisions(facts, objective) or any(c.pattern in FAIR for c in past)
     weighs = not undoes and is_weight(coefficient, facts.micro_batches_of(objective))
     return abs(coefficient or 1.0) if weighs else 1.0
@@ -195,7 +194,7 @@ def _undoes_divisions(facts: StepFacts, objective: Objective) -> bool:
 
     By the K of ``accelerator.backward()``, by the ranks of an average, or by both.
     """
-    coefficient = abs(common_coefficient(objective) or 1.0)
+    coefficient = abs(objective.coefficient or 1.0)
     ranks = facts.run.world_size if facts.averaged and facts.divisor is None else 1
     divisors = [term.loss_term.divisors for term in objective.terms]
 
@@ -225,7 +224,7 @@ def _of_unknown_divisor(
         return Diagnosis("pending", ONE_MORE, objective)
     if followed.part != "window":
         return Diagnosis("other_count", objective=objective)
-    constant = abs(common_coefficient(objective) or 1.0)
+    constant = abs(objective.coefficient or 1.0)
     if any(Near(followed.ratio * c, facts.tolerance)(1.0) for c in (1.0, constant)):
         return Diagnosis("coefficient", objective=objective)  # the count of another objective
     return Diagnosis("other_divisor", OTHER_DIVISOR, objective)

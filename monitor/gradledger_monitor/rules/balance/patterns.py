@@ -13,7 +13,6 @@ from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.balance.after_backward import is_scaled_by_loop
 from gradledger_monitor.rules.balance.beside import Beside, beside
 from gradledger_monitor.rules.balance.evidence import (
-    common_coefficient,
     weight_of_micro_batch,
 )
 from gradledger_monitor.rules.number_text import counted
@@ -145,7 +144,7 @@ class Closed(NamedTuple):
             () if diagnosis.pattern in FAIR else tuple(counts_of(facts)),
             tuple(beside(facts)) if len(facts.objectives) > 1 else (),
             tuple(sorted(forms(facts.terms))),
-            None if facts.objective is None else common_coefficient(facts.objective),
+            None if facts.objective is None else facts.objective.coefficient,
             micro_batches[0].number if micro_batches else 0,
             _resumed(facts),
         )
@@ -183,8 +182,8 @@ def counts_of(facts: StepFacts) -> Iterator[Counts]:
 
 def forms(terms: Sequence[WeightedTerm]) -> set[str]:
     """How the losses of some terms are computed: kind, reduction, and what this reduces."""
-    losses = (t.loss_term for t in terms)
-    return {f"{t.kind} {t.reduction} {t.of or ''}" for t in losses}
+    losses = {(t.loss_term.kind, t.loss_term.reduction, t.loss_term.of) for t in terms}
+    return {f"{kind} {reduction} {of or ''}" for kind, reduction, of in losses}
 
 
 def of_same_loss(facts: StepFacts, past: Sequence[Closed]) -> Sequence[Closed]:
@@ -198,7 +197,7 @@ def of_same_loss(facts: StepFacts, past: Sequence[Closed]) -> Sequence[Closed]:
     main = None if facts.unmeasured else facts.objective
     if main is None or not past:
         return past
-    of_main, coefficient = forms(main.terms), common_coefficient(main)
+    of_main, coefficient = forms(main.terms), main.coefficient
     same = [c for c in past if not c.losses or not of_main.isdisjoint(c.losses)]
     if any(c.pattern in FAIR for c in same):
         return same

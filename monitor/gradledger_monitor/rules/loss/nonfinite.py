@@ -75,6 +75,8 @@ class Nonfinite(Rule):
         facts = window.facts
         if facts.record.skipped:
             return not_measured("the GradScaler skipped this step")
+        if facts.loss_reported is not None and math.isfinite(facts.loss_reported):
+            return FINITE  # a sum is finite only if all that it adds up are
         losses = list(_losses(facts))
         if not losses:
             return not_measured(_why_missing(facts))
@@ -82,7 +84,7 @@ class Nonfinite(Rule):
         wrong = [each for each in losses if each.is_wrong and not (each.is_empty and harmless)]
         if not wrong:
             finite = any(each.is_finite for each in losses)
-            return ok("the loss is finite") if finite else NONE_FINITE
+            return FINITE if finite else NONE_FINITE
         if not self._onset.step:
             self._where = _where(facts, wrong, len(losses))
             self._onset.note(window)
@@ -108,6 +110,7 @@ class _Loss(NamedTuple):
         return math.isnan(self.value) or (math.isinf(self.value) and not self.scaled)
 
 
+FINITE = ok("the loss is finite")
 NONE_FINITE = not_measured("the scaled loss overflows, or is a mean over no token")
 
 

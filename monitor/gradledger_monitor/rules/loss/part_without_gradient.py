@@ -103,8 +103,10 @@ NONE = not_applicable("nothing without a gradient is added to the loss")
 
 
 def _part_of(micro_batch: MicroBatch) -> tuple[float, float] | None:
-    part, loss = number(micro_batch.without_gradient), number(micro_batch.loss)
-    if part is None or loss is None or not math.isfinite(part + loss):
+    if micro_batch.without_gradient is None:
+        return None
+    part, loss = float(micro_batch.without_gradient), number(micro_batch.loss)
+    if loss is None or not math.isfinite(part + loss):
         return None
     scale = number(micro_batch.scale) or 1.0
     return part / scale, loss / scale

@@ -10,7 +10,6 @@ from gradledger_monitor.model.token_ledger import total
 from gradledger_monitor.rules.balance.beside import cross_entropy_beside
 from gradledger_monitor.rules.balance.counts import followed_count
 from gradledger_monitor.rules.balance.evidence import (
-    common_coefficient,
     divides_by_samples,
     ignores_targets,
 )
@@ -124,7 +123,7 @@ class WrongDenominator(Rule):
         positions = pattern == "padding"
         constant = window.balance.constant
         if of_samples and not positions:
-            constant = abs(common_coefficient(objective) or 1.0)
+            constant = abs(objective.coefficient or 1.0)
         divisor *= constant
         cause = _cause(pattern, divisor, constant, objective, window.facts.tolerance)
         return finding(

@@ -9,7 +9,6 @@ from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.tolerances import WEIGHT_HALF
 from gradledger_monitor.rules.balance.evidence import (
-    common_coefficient,
     is_round,
     may_pass_on_gradients,
 )
@@ -142,7 +141,7 @@ def _added_to_a_scaled_loss(facts: StepFacts, scale: float) -> Objective | None:
     Authors write round constants, and a loss scale is no round number: it shows in which constant
     it is.
     """
-    constants = [(o, common_coefficient(o)) for o in facts.objectives]
+    constants = [(o, o.coefficient) for o in facts.objectives]
     if not any(c and is_round(c / scale) and not is_round(c) for _, c in constants):
         return None
     for objective, constant in constants:
