@@ -48,6 +48,14 @@ With the monitor (pip install 'gradledger[monitor]'):
 
 def main() -> int:
     """The entry point of the console script."""
+    try:
+        return _command()
+    except BrokenPipeError:  # `gradledger doctor | head -1`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at the end
+        return 1
+
+
+def _command() -> int:
     match sys.argv[1:]:
         case []:
             print(HELP, end="", file=sys.stderr)

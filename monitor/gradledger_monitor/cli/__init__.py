@@ -73,6 +73,10 @@ def main() -> None:
         _fail(f"gradledger: the database (GRADLEDGER_DB) {error}.")
     except EvaluationFailed as error:
         _fail(f"gradledger: {error}", INCOMPLETE)
+    except OSError as error:
+        if error.filename is None:
+            raise
+        _fail(f"gradledger: {error.filename}: {error.strerror}")
     except Exception as error:
         line = _usage_line(error)
         if line is None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from pathlib import Path
 
 from gradledger import doctor, torch_version
-from helpers.launching import Launch
+from helpers.launching import GRADLEDGER, Launch
+from helpers.patience import HANGS
 from helpers.service import running_service
 
 
@@ -50,3 +53,15 @@ def test_a_refused_token_and_a_stopped_service_exit_1(launch: Launch, tmp_path: 
 
 def test_it_asks_for_the_oldest_version_that_the_hooks_support() -> None:
     assert ".".join(map(str, torch_version.OLDEST)) == doctor.OLDEST
+
+
+def test_a_reader_that_ends_early_gets_no_traceback() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        done = subprocess.run(
+            [*GRADLEDGER, "doctor"], stdout=writer, stderr=subprocess.PIPE, text=True, timeout=HANGS
+        )
+    finally:
+        os.close(writer)
+    assert (done.returncode, done.stderr) == (1, "")

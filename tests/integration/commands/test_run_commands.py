@@ -13,6 +13,7 @@ from gradledger_monitor.cli import app
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.runs.queries import evaluation
 from helpers.batches import EndRecord, batch, fair_step, step
+from helpers.command import gradledger
 from helpers.sending import evaluate_pending, new_store, send
 
 LOGS = Path(__file__).parents[2] / "fixtures" / "logs"
@@ -169,3 +170,11 @@ def test_a_spool_needs_no_service(tmp_path: Path) -> None:
     done = command("postmortem", "left.jsonl", "-o", "-", "--format", "json")
     assert done.exit_code == 0, done.output
     assert json.loads(done.output)["first_bad_step"] == 1
+
+
+def test_a_path_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "pages"
+    file.write_text("")
+    done = gradledger("rules", "--write", file / "rules")
+    assert done.returncode == 2
+    assert done.stderr == f"gradledger: {file / 'rules'}: Not a directory\n"
