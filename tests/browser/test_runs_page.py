@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from playwright.sync_api import Page, expect
 
+from gradledger_monitor.api.forms import MAX_NOTE
 from helpers.batches import EndRecord, batch, eventually, fair_step, step
 from helpers.patience import HANGS
 from helpers.seeded import judged
@@ -230,6 +231,10 @@ def test_a_note_is_written_for_selected_runs_and_shown_with_each(
     expect(page.locator("#note")).to_contain_text("with the new <collator> Ada")
     page.get_by_role("button", name="Edit note").click()
     expect(page.get_by_label("Note")).to_have_value("with the new <collator>")
+    page.get_by_label("Note").fill("批" * MAX_NOTE)  # 9 bytes each in a form
+    page.get_by_role("button", name="Save").click()
+    page.get_by_role("button", name="Edit note").click()
+    expect(page.get_by_label("Note")).to_have_value("批" * MAX_NOTE)
     page.get_by_label("Note").fill("")
     page.get_by_role("button", name="Save").click()
     expect(page.get_by_role("heading", name="noted-1")).to_be_visible()

@@ -9,8 +9,8 @@ from fastapi import Request
 
 from gradledger_monitor.api.middleware import request_bodies
 
-MAX_BYTES = 16_384
 MAX_NOTE, MAX_NAME = 4_000, 256  # characters
+MAX_BYTES = 65_536  # a character of a note takes 12 bytes at most
 
 Form = Mapping[str, str]
 
