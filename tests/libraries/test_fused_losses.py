@@ -22,7 +22,9 @@ from helpers.loops import answer
 from helpers.projected import LOOPS, FusedLoss, assert_judged_right, train_projected
 from helpers.training import IGNORED, Recording, recording
 from libraries.fused_sources import cut_cross_entropy_on_cpu
+from libraries.torchvision_import import import_torchvision
 
+import_torchvision()  # which transformers imports, and Liger and trl import transformers
 if DEVICE == "cpu":
     os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is imported, which no module here does
 

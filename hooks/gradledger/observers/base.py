@@ -25,7 +25,7 @@ class Patch:
 
     The owner is a module, a class, or a cell: the variable in which a decorated function holds its
     body. If other code has wrapped the replacement since, it stays, and only calls the original. A
-    static method stays one, because Dynamo cannot trace a call of the descriptor.
+    static or class method stays one, because Dynamo cannot trace a call of the descriptor.
 
     ``torch.compile`` traces a call of it as a call of the original: nothing of the hooks is in the
     graph, and a compiled call is not observed. ``compiled`` is called while Dynamo traces.
@@ -50,8 +50,8 @@ class Patch:
             raise AttributeError(f"{owner} has no {name}")
         # Dynamo of PyTorch 2.6 cannot trace a closure over an object of ours, but one over a list.
         self._active = active = [True]  # False: it only calls the original
-        is_static = isinstance(original, staticmethod)
-        original = original.__func__ if is_static else original
+        bound = type(original) if isinstance(original, (staticmethod, classmethod)) else None
+        original = original.__func__ if bound else original
         wrapped, is_compiling = wrap(original), torch.compiler.is_compiling
 
         def traced() -> None:
@@ -75,7 +75,7 @@ class Patch:
         for function in {wrapper, wrapped}:
             never_compile(skip_in_stacklevel(function))
         never_compile(traced)
-        self._wrapper: Any = staticmethod(wrapper) if is_static else wrapper
+        self._wrapper: Any = wrapper if bound is None else bound(wrapper)
         setattr(owner, name, self._wrapper)
 
     def undo(self) -> None:

@@ -167,10 +167,13 @@ def _nll_term(node: Any, name: str) -> OpenTerm:
 
 
 def _called_term(loss: LossNode, call: Call) -> OpenTerm:
-    """A cross entropy of a known library: see ``losses_out_of_sight``."""
-    term = OpenTerm(BARE + loss.name, call.reduction)
+    """A loss of a known library: see ``losses_out_of_sight``."""
+    term = OpenTerm(BARE + loss.name if call.cross_entropy else loss.name, call.reduction)
     if call.unknown is not None:
         term.missing["weight"] = call.unknown
+        return term
+    if call.target is None and call.tokens is not None:
+        term.tokens = _copied(call.tokens)
         return term
     term.target = target = call.readable_target
     if target is None:
@@ -183,13 +186,17 @@ def _called_term(loss: LossNode, call: Call) -> OpenTerm:
         return term
     valid = call.valid
     if call.tokens is not None:
-        term.tokens = call.tokens
+        term.tokens = _copied(call.tokens)
     else:
         term.tokens = term.size if valid is None else Deferred(valid.sum())
     if call.class_weights is not None:
         counted = target if valid is None else target[valid]
         term.class_weight = Deferred(call.class_weights.detach()[counted].sum())
     return term
+
+
+def _copied(count: torch.Tensor | int) -> Deferred | int:
+    return Deferred(count) if isinstance(count, torch.Tensor) else count
 
 
 def _hidden_term(name: str) -> OpenTerm:

@@ -26,7 +26,8 @@ class Adapter:
     owner: str  # the class, or the operator, in the module
     needs: frozenset[str]
     read: Read
-    method: str = "forward"  # called with the node first, then the arguments of the function
+    # of the class, static or a class method: called with the node, then the function's arguments
+    method: str = "forward"
     node: str | None = None  # the autograd node, if it is not called ``<owner>Backward``
 
     @property
@@ -54,17 +55,18 @@ def parameters_of(function: Any, skip: int) -> tuple[list[str], dict[str, Any]]:
     return [p.name for p in parameters], defaults
 
 
-def noting_forward(adapter: Adapter, around: guard.fail_open) -> Callable[[Any], Any]:
-    """A wrapper of ``forward(ctx, ...)``: ``ctx`` is the autograd node."""
+def noting_forward(adapter: Adapter, around: guard.fail_open, node_at: int) -> Callable[[Any], Any]:
+    """A wrapper of ``forward``, whose parameter ``node_at`` is the autograd node."""
 
     def wrap(original: Any) -> Any:
-        names, defaults = parameters_of(original, skip=1)
+        names, defaults = parameters_of(original, skip=node_at + 1)
 
-        def forward(ctx: Any, /, *args: Any, **kwargs: Any) -> Any:
-            result = original(ctx, *args, **kwargs)
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            result = original(*args, **kwargs)
             with isolated(), around:
-                if any(ctx.needs_input_grad):
-                    _note(adapter, ctx, {**defaults, **dict(zip(names, args)), **kwargs})  # noqa: B905
+                node, *values = args[node_at:]
+                if any(node.needs_input_grad):
+                    _note(adapter, node, {**defaults, **dict(zip(names, values)), **kwargs})  # noqa: B905
             return result
 
         return forward

@@ -17,6 +17,7 @@ from gradledger.observers.losses_out_of_sight import (
     cut_cross_entropy,
     kernels,
     liger,
+    liger_objectives,
     pytorch,
     torchtitan,
     unsloth,
@@ -30,6 +31,7 @@ from gradledger.observers.losses_out_of_sight.adapter import (
 
 ADAPTERS: tuple[Adapter, ...] = (
     *liger.ADAPTERS,
+    *liger_objectives.ADAPTERS,
     *cut_cross_entropy.ADAPTERS,
     *pytorch.ADAPTERS,
     *torchtitan.ADAPTERS,
@@ -75,7 +77,8 @@ class Adapters:
             return
         if adapter.method == "forward":
             names, _ = parameters_of(owner.forward, skip=1)  # the first one is the node
-            wrapper = noting_forward(adapter, self._guard)
+            node_at = int(isinstance(vars(owner).get("forward"), classmethod))
+            wrapper = noting_forward(adapter, self._guard, node_at)
         else:
             names, _ = parameters_of(owner._init_fn, skip=0)
             wrapper = noting_context(adapter, names, self._guard)

@@ -16,7 +16,7 @@ CHANGED = "the targets were changed in place after the loss was computed"
 
 @dataclass(slots=True)
 class Call:
-    """One call of a cross entropy against class indices.
+    """One call of a loss function, such as a cross entropy against class indices.
 
     The weight of a token is ``scale`` times the gradient that arrives at the result, divided by
     the number of tokens if the reduction is a mean.
@@ -25,7 +25,8 @@ class Call:
     reduction: Reduction
     target: torch.Tensor | None = None  # class indices, any shape
     ignored: int | None = None  # the class whose tokens do not count
-    tokens: int | None = None  # that count, if the function itself selected them
+    tokens: torch.Tensor | int | None = None  # that count, if the targets do not show it
+    cross_entropy: bool = True  # or another loss, whose tokens may be pairs or sequences
     class_weights: torch.Tensor | None = None  # one for each class
     scale: torch.Tensor | float = 1.0
     unknown: str | None = None  # why its weights cannot be stated
