@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import os
 from importlib import metadata
-from importlib.util import module_from_spec, spec_from_file_location
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from typing import Any
 
 import pytest
@@ -23,10 +23,11 @@ from helpers.projected import LOOPS, FusedLoss, assert_judged_right, train_proje
 from helpers.training import IGNORED, Recording, recording
 from libraries.fused_sources import cut_cross_entropy_on_cpu
 from libraries.torchvision_import import import_torchvision
+from libraries.unsloth_losses import FUNCTIONS, judged
 
-import_torchvision()  # which transformers imports, and Liger and trl import transformers
 if DEVICE == "cpu":
-    os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is imported, which no module here does
+    os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is imported, not by modules above
+import_torchvision()  # which transformers imports, and Liger and trl import transformers
 
 
 def liger_linear(hidden: Tensor, head: nn.Parameter, labels: Tensor, reduction: str) -> Tensor:
@@ -123,6 +124,15 @@ def test_a_fused_loss_is_judged_right(fused: FusedLoss, loop: str) -> None:
 @pytest.mark.parametrize("composed", [cut_compiled, torchtune_chunked, trl_chunked])
 def test_a_loss_whose_graph_shows_it_is_judged_right(composed: FusedLoss, loop: str) -> None:
     assert_judged_right(composed, LOOPS[loop])
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_a_fused_loss_of_unsloth_is_judged_right(function: str) -> None:
+    if not find_spec("unsloth_zoo"):
+        pytest.skip("unsloth_zoo is not installed")
+    for kind in judged(function):
+        assert function in kind
+        assert kind.startswith("NllLoss:")
 
 
 def test_token_scaling_of_liger_is_not_measured() -> None:

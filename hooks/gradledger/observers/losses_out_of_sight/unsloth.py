@@ -1,7 +1,8 @@
 """Unsloth: cross entropy of logits, and of a projection in chunks. Read in 2026.10.9.
 
-The one of a projection divides by the number of targets that count, or by ``n_items`` if the
-caller gives it: the number of tokens of the whole window.
+Those of a projection divide by the number of targets that count, or by ``n_items`` if the caller
+gives it: the number of tokens of the whole window. The custom operator is what Unsloth calls unless
+settings choose one of the others.
 """
 
 from __future__ import annotations
@@ -37,6 +38,11 @@ def _chunked(arguments: dict[str, Any]) -> Call:
     return Call("sum", arguments["targets"], _IGNORED, scale=_one_over(arguments["divisor"]))
 
 
+def _operator(arguments: dict[str, Any]) -> Call:
+    targets, ignored = arguments["targets"], arguments["ignore_index"]
+    return Call("sum", targets, ignored, scale=_one_over(arguments["divisor"]))
+
+
 def _one_over(count: Any) -> Any:
     if isinstance(count, torch.Tensor):
         return 1.0 / count.detach().reshape(-1)[0].to(torch.float32)
@@ -61,5 +67,13 @@ ADAPTERS = (
         "UnslothChunkedCE",
         frozenset({"targets", "divisor"}),
         _chunked,
+    ),
+    Adapter(
+        "unsloth_zoo.fused_losses.fused_linear",
+        "_ce_op",
+        frozenset({"targets", "divisor", "ignore_index"}),
+        _operator,
+        method="_setup_context_fn",
+        node="GeneratedBackwardFor_unsloth_zoo_fused_linear_ce_v2_defaultBackward",
     ),
 )
