@@ -628,3 +628,17 @@ def test_a_sum_of_as_many_micro_batches_as_ranks_may_lack_k(
     texts = [found.summary + found.fix for found in evaluation.findings]
     assert any("the loop multiplies the gradients by 2" in text for text in texts) is named
     assert any("no further all-reduce" in text for text in texts) is named
+
+
+@pytest.mark.parametrize(("factor", "measured"), [(0.5, True), (1.0, False)])
+def test_a_step_that_communicates_leaves_averaged_gradients_as_they_are(
+    factor: float, measured: bool
+) -> None:
+    """Muon shares out its work over the ranks. Of a sum, it may divide its copies."""
+    in_step = {"sync": "the optimizer communicates with other ranks in its step, out of sight"}
+    combined = step(scaled(factor), scaled(factor), missing=in_step)
+    assert (combined.unmeasured is None) == measured
+    apart = step(*LEFT, missing=in_step)
+    assert apart.unmeasured is not None and "in its step" in apart.unmeasured
+    shards = step(scaled(0.5), scaled(0.5), missing=in_step, tensor_group=[0, 1])
+    assert shards.unmeasured is not None

@@ -11,6 +11,7 @@ from gradledger_monitor.model.ranks.manual_all_reduce import values_of
 from gradledger_monitor.model.ranks.mixtures import (
     Drawn,
     Mixture,
+    copied_from,
     drawn_together,
     keep_mean,
     mixture_of,
@@ -23,7 +24,7 @@ class Exchange(NamedTuple):
 
     ``equal``: values that differed are the same on all ranks. ``whole``: all of them are, and
     ``mixture`` is what they became, else what those did that changed. ``keeps_mean`` and
-    ``drawn``: see ``mixtures``.
+    ``drawn``: see ``mixtures``. ``copied``: the rows that all ranks took over.
     """
 
     before: Rows
@@ -33,6 +34,7 @@ class Exchange(NamedTuple):
     mixture: Mixture | None
     keeps_mean: bool
     drawn: Drawn | None
+    copied: tuple[int, ...]
 
 
 def exchange_of(records: Mapping[int, StepRecord]) -> Exchange | None:
@@ -59,6 +61,7 @@ def exchange_of(records: Mapping[int, StepRecord]) -> Exchange | None:
         partly,
         keep_mean(before, after),
         drawn_together(before, after),
+        copied_from(before, after),
     )
 
 

@@ -222,15 +222,27 @@ def as_averaged(records: RecordsByRank, all_reduce: ManualAllReduce | None) -> R
     if not all_reduce.is_known:
         return records
     factors = all_reduce.factors_of(len(records))
+    averages = all(abs(f * len(records) - 1) <= tolerances.SAMPLE for f in factors)
     return {
         rank: replace(
             r,
             sync="averaged",
+            missing=_without_sync(r) if averages else r.missing,
             post_factor=factor * len(records) * clipping_of_window(r),
             half_precision=r.half_precision or all_reduce.rounded,
         )
         for (rank, r), factor in zip(records.items(), factors, strict=True)
     }
+
+
+def _without_sync(record: StepRecord) -> dict[str, str]:
+    """Without that a step communicates out of sight: under DDP, too, it may share out its work.
+
+    Gradients that were averaged before the step are equal on all ranks, and it leaves them so.
+    """
+    if record.tensor_group or record.pipeline:
+        return record.missing
+    return {fact: reason for fact, reason in record.missing.items() if fact != "sync"}
 
 
 def _as_accumulated(record: StepRecord) -> StepRecord:

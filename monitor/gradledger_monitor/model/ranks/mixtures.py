@@ -41,6 +41,29 @@ def mixture_of(before: Rows, after: Rows) -> Mixture | None:
     return "copy" if _is_near_one(before, row) else "other"
 
 
+def copied_from(before: Rows, after: Rows) -> tuple[int, ...]:
+    """The rows from which all ranks took over the values that differed; empty if they did not.
+
+    One row, or several: each rank may step for a part of the parameters, and send these.
+    """
+    common, differed = set(range(len(before))), 0
+    owners: set[int] = set()
+    for then, now in _columns(before, after):
+        size, spread = max(map(abs, then)), max(then) - min(then)
+        if not SHOWS * size < spread < LARGE:
+            continue
+        differed += 1
+        allowed = ROUNDING / 2 * size
+        same = {i for i, v in enumerate(then) if all(abs(n - v) <= allowed for n in now)}
+        common &= same
+        owners |= same if len(same) == 1 else set()
+        if not same:
+            return ()
+    if differed < MIN_COORDINATES:
+        return ()
+    return (min(common),) if common else tuple(sorted(owners))
+
+
 class Drawn(NamedTuple):
     """The ranks' values have moved the same part of the way to a centre that is common to them."""
 

@@ -17,8 +17,9 @@ from gradledger_monitor.rules.ddp.common import (
     synced,
 )
 from gradledger_monitor.rules.ddp.model_averages import LOCAL_SGD, ModelAverages
+from gradledger_monitor.rules.ddp.model_copies import ModelCopies
 from gradledger_monitor.rules.ddp.replicas import SAME, differ_by
-from gradledger_monitor.rules.definition import DEFAULTS
+from gradledger_monitor.rules.definition import DEFAULTS, Parameter
 from gradledger_monitor.rules.number_text import counted
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_applicable, not_measured
 from gradledger_monitor.rules.state import declare
@@ -59,7 +60,9 @@ class NeverSynced(Rule):
     **What it sees**
 
     A DDP or FSDP2 model, several ranks, and no gradient collective in a whole window that was
-    stepped; or a comm hook of DDP after which each rank steps on its own gradients.
+    stepped; or a comm hook of DDP after which each rank steps on its own gradients. Also without a
+    wrapper: ranks that step on their own gradients, and take over the parameters of one of them
+    after each step.
 
     **Why it matters**
 
@@ -79,7 +82,7 @@ class NeverSynced(Rule):
     **When it is silent**
 
     Collectives between backward and step may synchronise the gradients; no wrapper holds the
-    parameters of the optimizer; the gradients have the same norm on all ranks, although no
+    parameters of the optimizer, and the ranks copy none; the gradients have the same norm on all ranks, although no
     collective ran, and their parameters do not differ (not measured). Once the ranks average their
     models (local SGD, DiLoCo), also after the last step, an earlier finding is withdrawn. It is
     withdrawn as not measured once they exchange parts of their models (gossip, elastic averaging),
@@ -102,11 +105,13 @@ class NeverSynced(Rule):
 
     precondition = SEVERAL_RANKS_TO_THE_END
 
-    state = declare(_averages=ModelAverages, _combined=bool, _defers=bool)
+    windows = Parameter(5, "windows in a row after which the ranks copy the parameters of one")
+
+    state = declare(_averages=ModelAverages, _copies=ModelCopies, _combined=bool, _defers=bool)
 
     def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
         super().__init__(thresholds)
-        self._averages = ModelAverages()
+        self._averages, self._copies = ModelAverages(), ModelCopies()
         self._combined = False  # a comm hook, or the loop, has combined gradients
         self._defers = False  # the loop accumulates, or the wrapper has synchronised before
 
@@ -116,6 +121,9 @@ class NeverSynced(Rule):
         record = facts.record
         if record.left_open is not None:
             return self._averages.after_the_last_step(facts, apart=True, other=False)
+        self._copies.add(facts)
+        if self._copies.windows >= self.windows:
+            return self._copies.finding(facts)
         if record.wrapper is None:
             return not_applicable("no data-parallel wrapper holds the optimizer's parameters")
         if record.skipped or not facts.applied:
