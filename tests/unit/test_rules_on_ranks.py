@@ -880,3 +880,24 @@ def test_the_number_of_ranks_in_a_group_undoes_no_average_over_all(
     )
     assert (finding is not None) is named
     assert finding is None or "and multiplied by 2, not by 4" in finding.summary
+
+
+@pytest.mark.parametrize(
+    ("divisors", "applied", "coefficient", "named"),
+    [
+        ([37.0, 4.0], 16 * 37, None, True),
+        ([37.0, 4.0], 16 * 37, 0.25, False),  # a weight
+        ([37.0, 3.0], 12 * 37, None, False),  # not the number of ranks
+        ([10.0, 4.0], 16 * 37, None, False),  # not what all ranks count
+    ],
+)
+def test_what_all_ranks_count_needs_no_division_by_the_ranks_besides(
+    divisors: list[float], applied: float, coefficient: float | None, named: bool
+) -> None:
+    more = {"divisors": divisors, "coefficient": coefficient}
+    finding = of_four((10, 12, 7, 8), (applied,) * 4, **more)
+    assert (finding is not None) is named
+    if finding is not None:
+        assert finding.title == "The gradient is 16 times too small: a factor of the world size"
+        assert "what all 4 ranks count, and by 4, the number of ranks" in finding.summary
+        assert finding.fix.startswith("# Divide the sum")

@@ -1,4 +1,5 @@
-"""Losses that are divided, or multiplied, by what belongs to a group of ranks instead of all.
+"""Losses that are divided, or multiplied, by what belongs to a group of ranks instead of all; or
+divided by what all ranks count, and once more.
 
 A group of ranks is a node, or a dimension of a mesh: neighbours, or every n-th rank. The gradients
 are averaged over all R ranks.
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from gradledger_monitor.ingest.schema import Term
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.model.step_facts import StepFacts
@@ -17,12 +19,14 @@ from gradledger_monitor.rules.number_text import significant
 
 
 def by_group_of_ranks(facts: StepFacts, objective: Objective, balance: float) -> Diagnosis | None:
-    """B is R / g, or g / R, of g ranks in a group."""
+    """B is R / g, or g / R, of g ranks in a group; or 1 / R**2, or 1 / (R * K)."""
     plain = facts.averaged and facts.divisor is None and facts.all_reduce is None
     if not plain or facts.missing_ranks or len(facts.records) != facts.run.world_size:
         return None
     evidence = _counted_in_group(facts, objective) or _multiplied(facts, objective, balance)
-    return Diagnosis("world", "", objective, balance, 1.0, evidence) if evidence else None
+    if evidence:
+        return Diagnosis("world", "", objective, balance, 1.0, evidence)
+    return _divided_again(facts, objective, balance)
 
 
 def _counted_in_group(facts: StepFacts, objective: Objective) -> str | None:
@@ -58,13 +62,12 @@ def _multiplied(facts: StepFacts, objective: Objective, balance: float) -> str |
     Not if the constant is a product: one of its factors may be R, and the other a weight.
     """
     ranks, multiplier = facts.run.world_size, objective.coefficient
+    terms = [term.loss_term for term in objective.terms if term.tokens]
     if multiplier not in _sizes(ranks) or not Near(balance, facts.tolerance)(multiplier / ranks):
         return None
-    total = Near(objective.ledger.tokens, facts.tolerance)
-    terms = [term.loss_term for term in objective.terms if term.tokens]
     if any(term.outer_coefficient is not None for term in terms):
         return None
-    if not all(any(total(number(each) or 0.0) for each in term.divisors) for term in terms):
+    if not all(_other_divisors(facts, objective, term) is not None for term in terms):
         return None
     return (
         f"the loss is divided by what all {ranks} ranks count, over which the gradients are "
@@ -72,6 +75,34 @@ def _multiplied(facts: StepFacts, objective: Objective, balance: float) -> str |
         f"size of a node, or of one dimension of a mesh. If {significant(balance)} is an intended "
         "weight, declare it with scale="
     )
+
+
+def _divided_again(facts: StepFacts, objective: Objective, balance: float) -> Diagnosis | None:
+    """What all ranks count divides the loss, and so does R or K; then the ranks are averaged."""
+    ranks, k = facts.run.world_size, facts.micro_batches_of(objective)
+    terms = [term.loss_term for term in objective.terms if term.tokens]
+    others = [_other_divisors(facts, objective, term) for term in terms]
+    again = next((each[0] for each in others if each and len(each) == 1), None)
+    if again not in (ranks, k) or any(each != [again] for each in others):
+        return None
+    if objective.coefficient is not None or not Near(balance, facts.tolerance)(1 / ranks / again):
+        return None
+    counts = [name for name, n in (("ranks", ranks), ("micro-batches", k)) if n == again]
+    evidence = (
+        f"the loss is divided by what all {ranks} ranks count, and by {again:g}, the number of "
+        f"{' or '.join(counts)}; and the ranks' gradients are averaged. The first division is "
+        "enough"
+    )
+    ratio = balance if again == ranks else 1 / ranks
+    return Diagnosis("world", "", objective, ratio, 1.0, evidence)
+
+
+def _other_divisors(facts: StepFacts, objective: Objective, term: Term) -> list[float] | None:
+    """The divisors of a loss beside what all ranks count; None if that does not divide it."""
+    total = Near(objective.ledger.tokens, facts.tolerance)
+    divisors = [number(each) or 0.0 for each in term.divisors]
+    others = [each for each in divisors if not total(each)]
+    return others if len(others) == len(divisors) - 1 else None
 
 
 def _sizes(ranks: int) -> list[int]:

@@ -364,6 +364,8 @@ def _fix(window: Window) -> str:
         return fix_of_tokens(FIX_BY_DIVISOR, window.balance.objective)
     if _weighs_ranks(window.facts):
         return FIX_BY_HAND_WEIGHTED
+    if window.balance.evidence:  # one factor R more or less does not correct it
+        return SUM_OVER_WINDOW
     fixes = ONE_WORLD_SIZE_MORE if factor(window) < 1 else ONE_WORLD_SIZE_LESS
     return factor_fix(fixes, window.facts, window.balance.objective)
 
