@@ -316,6 +316,9 @@ class StepRecord:
     # what the wrapper divides the sum of the ranks' gradients by, if not by the number of ranks;
     # several numbers: it divides those of different parameters differently
     divisors: list[float] = field(default_factory=list)
+    # in a `Join` context of DDP, whose ranks may have no more data: their sum is divided by the
+    # number of all ranks, or of those that have some
+    join: Literal["all", "active"] | None = None
     collectives_after: int | None = None  # collectives between the last backward and the step
     # without a wrapper: numbers that the loop all-reduced then, as a multiple of the gradients'
     reduced_share: float | None = None

@@ -120,6 +120,7 @@ step_records = st.builds(
     own_sums=st.booleans(),
     models=st.none() | st.builds(records.Samples, after_backward=samples_of, at_step=samples_of),
     averaging=st.booleans(),
+    join=st.sampled_from([None, "all", "active"]),
     parameters=maybe_number,
     sampler=st.none() | st.sampled_from(["random", "sequential"]),
     batches=maybe_count,

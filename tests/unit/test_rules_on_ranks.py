@@ -840,6 +840,29 @@ def test_a_loss_for_each_rank_leaves_none_without_tokens() -> None:
     assert not [f for f in of_idle((1 / 20, 1 / 20), other=True) if f.severity == "warning"]
 
 
+def of_join(join: str | None) -> EvaluationResult:
+    """Two full windows under DDP, and then two in which rank 1 has no more data."""
+    steps = []
+    for number in range(1, 5):
+        count = 2 if number < 3 else 1
+        ranks = [record([term(10, 1 / 10)], number, join=join) for _ in range(count)]
+        for sent in ranks:
+            sent.sync, sent.wrapper = "averaged", "ddp"
+            sent.micro_batches[0].wrapper, sent.micro_batches[0].collectives = "sync", 1
+        steps.append(facts(*ranks, world_size=2))
+    return judged(steps)
+
+
+@pytest.mark.parametrize("join", ["all", "active", None])
+def test_in_a_join_context_ranks_without_a_record_have_no_more_data(join: str | None) -> None:
+    evaluation = of_join(join)
+    unmeasured = any("in 2 of 4 windows" in text for text in evaluation.coverage.values())
+    assert unmeasured == (join is None)
+    findings = [(f.rule, f.severity, f.first_step, f.title) for f in evaluation.findings]
+    title = "1 of 2 ranks has no tokens, and the average counts it"
+    assert findings == ([("reduction.balance_off", "info", 3, title)] if join == "all" else [])
+
+
 def of_four(counts: tuple[int, ...], applied: tuple[float, ...], **more: Any) -> Finding | None:
     """Ranks that divide their sums by these numbers, under DDP over four ranks."""
     each = zip(counts, applied, strict=True)

@@ -40,7 +40,9 @@ from gradledger.observers import fsdp2
 from gradledger.observers.base import Observer
 from gradledger.observers.local_gradients import (
     LocalGradients,
+    divides_by,
     has_custom_hook,
+    join_of,
     sent_bytes,
     share_of_gradients,
 )
@@ -79,7 +81,7 @@ class Collectives(Observer):
 
     facts = (
         *("collectives", "collectives_after", "sync", "sync_bytes", "reduced_share"),
-        *("wrapper", "outside", "data_group", "tensor_group", "divisors"),
+        *("wrapper", "outside", "data_group", "tensor_group", "divisors", "join"),
     )
 
     def __init__(self, backwards: Backwards) -> None:
@@ -178,7 +180,7 @@ class Collectives(Observer):
 
     def _note_ddp_decision(self, module: Any) -> None:
         self._add_ddp(module)
-        config = _join_of(module)
+        config = join_of(module)
         if config is not None:
             latest, count = self._joins.get(module, (None, 0))
             self._joins[module] = (config, count + (config is not latest))
@@ -310,8 +312,11 @@ class Collectives(Observer):
         sizes = self._apart.get(id(window))
         if sizes is not None and (step.fields["sync"] == "averaged" or not sizes):
             _describe_apart(step, sizes)
+        joined = {divides_by(module) for module in self._joins} - {None}
+        if len(joined) == 1 and step.fields["sync"] == "averaged":
+            step.fields["join"] = joined.pop()
         rejoined = any(count > 1 for _, count in self._joins.values())
-        if rejoined and _join_of(window.optimizer) is None:  # else it steps along
+        if rejoined and join_of(window.optimizer) is None:  # else it steps along
             step.missing |= {"replica": REJOINED, "post_factor": REJOINED}
         step.may_be_combined = step.fields["sync"] != "averaged" or _combines_outside(step)
         local = self._local.take(window)
@@ -437,12 +442,6 @@ def _leave_a_turn() -> None:
     those of the hooks, make it more likely that the worker still waits.
     """
     time.sleep(TURN)
-
-
-def _join_of(joinable: Any) -> Any:
-    """The configuration of the `Join` context that it is in; None if it is in none."""
-    config = getattr(joinable, "_join_config", None)
-    return config if getattr(config, "enable", False) else None
 
 
 def _since_cleared(step: OpenStep) -> list[CountedMicroBatch]:

@@ -172,3 +172,16 @@ def _call_first(parameter: Any, handle: Any) -> None:
     hooks.clear()
     hooks[handle.id] = own
     hooks.update(others)
+
+
+def join_of(joinable: Any) -> Any:
+    """The configuration of the `Join` context that it is in; None if it is in none."""
+    config = getattr(joinable, "_join_config", None)
+    return config if getattr(config, "enable", False) else None
+
+
+def divides_by(module: Any) -> str | None:
+    """What a DDP model that is in a `Join` context divides the sum of the gradients by."""
+    if join_of(module) is None:
+        return None
+    return "all" if getattr(module, "_divide_by_initial_world_size", True) else "active"

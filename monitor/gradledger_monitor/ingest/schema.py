@@ -263,6 +263,7 @@ class StepRecord(Struct, gc=False, kw_only=True, omit_defaults=True, tag="step")
     divisors: Annotated[list[Number], Meta(max_length=64)] = []
     collectives_after: Count | None = None
     reduced_share: Number | None = None
+    join: Literal["all", "active"] | None = None
     sync_bytes: Count | None = None
     outside: Count | None = None
     samples: Samples | None = None

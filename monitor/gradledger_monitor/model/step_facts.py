@@ -102,7 +102,7 @@ class StepFacts:
         self.all_reduce = all_reduce
         self.exchange = exchange_of(records)  # of the ranks' models
         self.ranks = ranks or range(run.world_size)
-        self.complete = len(records) >= run.world_size  # every rank has sent its record
+        self.complete = topology.is_complete(records, run.world_size)
         # why the hooks could measure nothing of this step, on some rank
         reasons = (record.missing.get("micro_batches") for record in records.values())
         self.unobserved = next(filter(None, reasons), None)
@@ -253,9 +253,8 @@ class StepFacts:
         return self._sum_over_ranks([[tokens_of(m) for _, m in applied] for applied in ranks])
 
     def _sum_over_ranks(self, counts: list[list[int | None]]) -> int | None:
-        if not self.complete:
-            return None
-        return sum_if_complete([sum_if_complete(of_rank) for of_rank in counts])
+        sums = [sum_if_complete(of_rank) for of_rank in counts]
+        return sum_if_complete(sums) if self.complete else None
 
     # ------------------------------------------------------------------ weights
 
@@ -268,8 +267,8 @@ class StepFacts:
         return f"no record of rank {', '.join(map(str, ranks[:8]))} arrived"
 
     def _unmeasured(self) -> str | None:
-        """Why this window has no ledger, or None. Weights are compared among the ranks that sent
-        their record; without all ranks, their sum is not known: see ``factor_unmeasured``."""
+        """Why this window has no ledger, or None. Without all ranks, weights are compared among the
+        others, and their sum is not known: see ``factor_unmeasured``."""
         for rank, record in self.records.items():
             reason = why_unmeasured(record, self.applied_by_rank[rank], self.all_reduce)
             if reason == NO_BACKWARD and record.trainable and len(self.run.optimizers) > 1:

@@ -132,6 +132,8 @@ def data_group(records: RecordsByRank, ranks: Sequence[int]) -> Sequence[int]:
 
     ``records`` by rank, ascending; ``ranks`` are those of the run, some of which may be missing.
     """
+    if joined(records) == "active":
+        return () if len(records) == len(ranks) else list(records)
     stages = {rank for rank, record in records.items() if _has_no_loss(record)}
     if len(stages) == len(records):  # of one pipeline, or of an optimizer of earlier stages
         return () if len(records) < len(ranks) else _with_data_of(records, next(iter(records)))
@@ -144,6 +146,17 @@ def data_group(records: RecordsByRank, ranks: Sequence[int]) -> Sequence[int]:
     for rank in records.keys() - stages:  # what is missing of its pipeline has no loss either
         stages |= set(records[rank].pipeline) - records.keys()
     return [rank for rank in ranks if rank not in stages]
+
+
+def joined(records: RecordsByRank) -> str | None:
+    """What DDP divides by in a `Join` context, where a rank without a record has no more data."""
+    divisors = {record.join for record in records.values()}
+    return divisors.pop() if len(divisors) == 1 else None
+
+
+def is_complete(records: RecordsByRank, world_size: int) -> bool:
+    """Whether every rank has sent its record, or has no more data."""
+    return len(records) >= world_size or joined(records) is not None
 
 
 def _with_data_of(records: RecordsByRank, rank: int) -> Sequence[int]:

@@ -458,7 +458,7 @@ def without_tokens(facts: StepFacts, objective: Objective | None) -> Idle | None
 
     Or did not run: K is that of the rank with most. Not if these have another loss.
     """
-    ranks = len(facts.applied_by_rank)
+    ranks = facts.run.world_size
     if objective is None or not facts.averaged or facts.missing_ranks:
         return None
     count = ranks * max(len(applied) for applied in facts.applied_by_rank.values())

@@ -36,7 +36,8 @@ class ModelCopies:
     def add(self, facts: StepFacts) -> None:
         """Take in what happened to the models before this step."""
         sources = self._sources(facts)
-        self.windows = self.windows + 1 if sources and sources == self.sources else bool(sources)
+        repeated = self.windows if sources == self.sources else 0
+        self.windows = repeated + 1 if sources else 0
         self.sources = sources
 
     def _sources(self, facts: StepFacts) -> list[int]:

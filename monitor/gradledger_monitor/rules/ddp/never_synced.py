@@ -82,11 +82,12 @@ class NeverSynced(Rule):
     **When it is silent**
 
     Collectives between backward and step may synchronise the gradients; no wrapper holds the
-    parameters of the optimizer, and the ranks copy none; the gradients have the same norm on all ranks, although no
-    collective ran, and their parameters do not differ (not measured). Once the ranks average their
-    models (local SGD, DiLoCo), also after the last step, an earlier finding is withdrawn. It is
-    withdrawn as not measured once they exchange parts of their models (gossip, elastic averaging),
-    or once all models have become equal twice without being their average or a copy of one of them.
+    parameters of the optimizer, and the ranks copy none; the gradients have the same norm on all
+    ranks, although no collective ran, and their parameters do not differ (not measured). Once the
+    ranks average their models (local SGD, DiLoCo), also after the last step, an earlier finding is
+    withdrawn. It is withdrawn as not measured once they exchange parts of their models (gossip,
+    elastic averaging), or once all models have become equal twice without being their average or a
+    copy of one of them.
 
     **Incidents**
 

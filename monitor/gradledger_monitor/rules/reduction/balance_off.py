@@ -27,6 +27,14 @@ dist.all_reduce(p.grad)
 p.grad /= dist.get_world_size()      # by R in all: what divides before it, and after it, together
 # if another factor is intended, declare it: gradledger.watch(model, optimizer, scale=B)"""
 
+JOINED = (
+    " This is the default in a Join context of DDP: what is left of the data has the weight that "
+    "it has in full windows."
+)
+FIX_JOIN = """\
+# for the mean over the ranks that have data left:
+with model.join(divide_by_initial_world_size=False):"""
+
 FIX_IDLE = """\
 tokens = torch.tensor(own_tokens)              # 0 on a rank without data
 dist.all_reduce(tokens)
@@ -126,12 +134,14 @@ def _of_idle(window: Window, idle: Idle) -> Outcome:
         share = f"{idle.micro_batches} of the {idle.total} micro-batches of all ranks"
         have = "has" if idle.micro_batches == 1 else "have"
         counts = f"The others are divided by {idle.total} all the same"
+    joined = window.facts.record.join == "all"
     return finding(
-        "warning" if idle.ranks else "info",
+        "warning" if idle.ranks and not joined else "info",
         f"{share} {have} no tokens, and the average counts {'it' if have == 'has' else 'them'}",
         f"In this window, {share} {have} no token of this loss. {counts}, so the balance is "
-        f"{significant(b)}. {intermittent_factor_effect(factor(window), window.facts)}.",
-        FIX_IDLE,
+        f"{significant(b)}. {intermittent_factor_effect(factor(window), window.facts)}."
+        + (JOINED if joined else ""),
+        FIX_JOIN if joined else FIX_IDLE,
         balance=round(b, 6),
         factor=round(factor(window), 6),
         idle_ranks=idle.ranks,
