@@ -96,3 +96,18 @@ def test_a_rank_whose_record_is_missing_leaves_the_balance_unmeasured(two_ranks:
     assert half.ledger is not None
     assert half.factor_unmeasured == "no record of rank 1 arrived"
     assert judged([half]).verdict == "incomplete"
+
+
+@pytest.mark.parametrize(("name", "balance"), [("join, all", 0.5), ("join, active", 1.0)])
+def test_in_a_join_context_the_balance_is_that_of_the_ranks_with_data(
+    two_ranks: Ranks, name: str, balance: float
+) -> None:
+    alone = facts_of([steps_of(two_ranks[0][name]["lines"])])[3].records
+    info = facts(two_ranks, "right")[0].run
+    step = merge(info, 0, 4, alone)
+    row = two_ranks[0][name]
+    parameters, gradient = row["steps"][3]
+    true = Truth.solve(*token_gradients(tiny_model(), parameters, row["windows"][3]), gradient)
+    assert true.balance == pytest.approx(balance, rel=1e-3)
+    assert step.ledger is not None and step.factor_unmeasured is None
+    assert step.ledger.balance == pytest.approx(true.balance, rel=1e-3)

@@ -105,6 +105,25 @@ def twenty_steps(watched: AbstractContextManager[object], data: list[Batches]) -
     return [*(p.detach() for p in model.parameters()), *norms, torch.get_rng_state()]
 
 
+def uneven(divide_by_initial_world_size: bool) -> dict[str, Any]:
+    """In a `Join` context, whose rank 1 has data for two of four steps."""
+    model = tiny_model()
+    wrapped = DistributedDataParallel(model)
+    data = windows(WINDOWS if dist.get_rank() == 0 else 2, seed=dist.get_rank())
+    with recording() as recorded, wrapped.join(divide_by_initial_world_size):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        witness = Witness(model, optimizer)
+        for window in data:
+            cross_entropy(wrapped, window[0]).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    return {
+        "lines": recorded.lines(),
+        "steps": [(step.parameters, step.gradient) for step in witness.steps],
+        "windows": [window[:1] for window in data],
+    }
+
+
 def with_and_without(rank: int) -> dict[str, Any]:
     """Twenty steps twice: with hooks, and without."""
     data, recorded = windows(20, seed=rank), Recording()
@@ -124,6 +143,7 @@ def main(rank: int, store: str, output: str) -> None:
     rows["mean of means, fair ranks"] = train(_mean_of_means, fair_between_ranks(rank), k=2)
     rows["right, K = R"] = train(ROWS["right"], data, k=2)
     rows["averaged again, K = R"] = train(ROWS["averaged again"], data, k=2)
+    rows |= {"join, all": uneven(True), "join, active": uneven(False)}
     rows["twenty steps"] = with_and_without(rank)
     torch.save(rows, output)
 
