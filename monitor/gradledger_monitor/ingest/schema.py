@@ -261,9 +261,9 @@ class StepRecord(Struct, gc=False, kw_only=True, omit_defaults=True, tag="step")
     tensor_group: Annotated[list[Count], Meta(max_length=MAX_RANKS)] = []
     pipeline: Annotated[list[Count], Meta(max_length=MAX_RANKS)] = []
     divisors: Annotated[list[Number], Meta(max_length=64)] = []
+    join: Literal["all", "active"] | None = None
     collectives_after: Count | None = None
     reduced_share: Number | None = None
-    join: Literal["all", "active"] | None = None
     sync_bytes: Count | None = None
     outside: Count | None = None
     samples: Samples | None = None
