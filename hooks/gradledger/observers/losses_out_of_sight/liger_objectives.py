@@ -51,7 +51,7 @@ def _distillation(arguments: dict[str, Any]) -> Call:
 def _divergence(arguments: dict[str, Any]) -> Call | None:
     predictions, reduction = arguments["y_pred"], arguments["reduction"]
     if reduction == "none":
-        return None  # the graph shows what becomes of the elements
+        return None  # the graph shows how the elements are reduced
     if reduction == "mean":  # over the entries of all rows, as in PyTorch
         return _mean(predictions.numel())
     kind: Any = "sum" if reduction == "sum" else "mean"
