@@ -187,6 +187,11 @@ class Replaced:
     optimizer: int
     steps: int  # that it had made
     scaler: Scaler | None = None  # at its last step
+    # optimizers in a row, this one included, that began with an empty state after as many steps of
+    # the one before, which had a state: of the same class, settings and parameters, whose values
+    # nothing had changed since
+    in_a_row: int = 0
+    horizon: float | None = None  # steps that the longest average of its state reaches back
 
 
 @dataclass(eq=False, repr=False)

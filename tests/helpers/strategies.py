@@ -94,6 +94,15 @@ step_records = st.builds(
     post_factor=maybe_number,
     events=st.lists(events, max_size=4),
     scaler=st.none() | scalers,
+    replaced=st.none()
+    | st.builds(
+        records.Replaced,
+        optimizer=counts,
+        steps=counts,
+        scaler=st.none() | scalers,
+        in_a_row=counts,
+        horizon=maybe_number,
+    ),
     grad_scale=maybe_number,
     lr=maybe_number,
     lrs=samples_of,

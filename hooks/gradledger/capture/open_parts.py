@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import sys
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -108,11 +108,21 @@ class OpenReplaced(NamedTuple):
     optimizer: int
     steps: int
     scaler: OpenScaler | None
+    # of each optimizer in a row that began as the one before: parameters then, and as it left them
+    handovers: tuple[tuple[Deferred, Deferred], ...] = ()
+    horizon: float | None = None
 
     def resolve(self) -> Replaced:
         """The wire record."""
         scaler = None if self.scaler is None else self.scaler.resolve()
-        return Replaced(self.optimizer, self.steps, scaler)
+        alike = [left.values() == now.values() for left, now in reversed(self.handovers)]
+        in_a_row = alike.index(False) if False in alike else len(alike)
+        return Replaced(self.optimizer, self.steps, scaler, in_a_row, self.horizon)
+
+    def deferred(self) -> Iterator[Deferred]:
+        """The values that are read later."""
+        for handover in self.handovers:
+            yield from handover
 
 
 GONE = "the loop updates the parameters itself, and its gradients were written to or freed before"

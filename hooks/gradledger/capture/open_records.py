@@ -223,11 +223,11 @@ class OpenStep:
         for event in self.events:
             yield from present(event.norm, event.sample)
         yield from (norms for _, norms in self.norms)
-        if self.scaler is not None:
-            yield from present(self.scaler.scale, self.scaler.tracker)
+        yield from () if self.scaler is None else present(self.scaler.scale, self.scaler.tracker)
         yield from present(self.sample_at_step, self.sample_before_step, self.sample_at_last_step)
         yield from present(self.found_inf, self.grad_scale, self.untrained)
         yield from present(self.parameters_before, self.parameters_after)
+        yield from () if self.replaced is None else self.replaced.deferred()
         yield from () if self.models is None else self.models.deferred()
         yield from () if self.replica is None else [self.replica.sample]
         yield from () if self.layers is None else self.layers.deferred()

@@ -171,6 +171,8 @@ class Replaced(Struct, gc=False, kw_only=True, omit_defaults=True):
     optimizer: Count
     steps: Count
     scaler: Scaler | None = None
+    in_a_row: Count = 0
+    horizon: Number | None = None
 
 
 class Replica(Struct, gc=False, kw_only=True, omit_defaults=True):

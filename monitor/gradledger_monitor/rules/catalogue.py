@@ -23,6 +23,7 @@ from gradledger_monitor.rules.loop.grads_not_zeroed import GradsNotZeroed
 from gradledger_monitor.rules.loop.losses_added_again import LossesAddedAgain
 from gradledger_monitor.rules.loop.never_stepped import NeverStepped
 from gradledger_monitor.rules.loop.no_gradients import NoGradients
+from gradledger_monitor.rules.loop.optimizer_recreated import OptimizerRecreated
 from gradledger_monitor.rules.loop.step_every_microbatch import (
     StepEveryMicrobatch as LoopStepEveryMicrobatch,
 )
@@ -119,6 +120,7 @@ RULES: tuple[type[Rule], ...] = (
     ClipEveryMicrobatch,
     DiscardedMicrobatches,
     DroppedWindows,
+    OptimizerRecreated,
     SchedulerStepEveryMicrobatch,
     PlannedInOtherSteps,
     ZeroLr,

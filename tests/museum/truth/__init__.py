@@ -46,6 +46,7 @@ CHECKS = {
     "shrinking": Check(counts.tell_sizes, counts.fault_of_shrinking),
     "rounded_away": Check(counts.tell_moves, counts.fault_of_moves),
     "repeated": Check(counts.tell_gradients, counts.fault_of_repeats),
+    "moments": Check(path.tell_moments, path.fault_of_moments),
     "rate": Check(path.tell_rates, path.fault_of_rates),
     "scaling": Check(path.tell_samples, path.fault_of_scaling),
     "growth": Check(path.tell_norms, path.fault_of_growth),

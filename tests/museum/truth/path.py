@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from statistics import median
 from typing import Any
@@ -97,3 +98,27 @@ def fault_of_loss(ranks: list[dict[str, Any]]) -> float:
     start, last = median(losses[:5]), median(losses[-10:])
     best = min(median(losses[i : i + 10]) for i in range(0, len(losses), 10))
     return max(0.0, last / (0.5 * (start + best)) - 1)
+
+
+def tell_moments(label: Label, names: dict[str, Any], steps: list[Step]) -> dict[str, Any]:
+    """Each update, and that of one optimizer of the same class which gets all the gradients."""
+    own = [p.clone().requires_grad_() for p in steps[0].parameters]
+    only = type(steps[0].optimizer)(own, **steps[0].optimizer.defaults)
+    updates = []
+    for step, after in itertools.pairwise(steps):
+        for parameter, before, gradient in zip(own, step.parameters, step.gradients, strict=True):
+            parameter.data, parameter.grad = before.clone(), gradient
+        only.step()
+        pairs = zip(own, step.parameters, after.parameters, strict=True)
+        updates.append([(now - before, p.detach() - before) for p, before, now in pairs])
+    return {"updates": updates}
+
+
+def fault_of_moments(ranks: list[dict[str, Any]]) -> float:
+    """The largest relative difference between both."""
+    differences = [
+        math.hypot(*(float((a - b).norm()) for a, b in update))
+        / math.hypot(*(float(b.norm()) for _, b in update))
+        for update in ranks[0]["updates"]
+    ]
+    return max(differences)

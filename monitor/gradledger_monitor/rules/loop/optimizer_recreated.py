@@ -1,0 +1,85 @@
+"""loop.optimizer_recreated"""
+
+from __future__ import annotations
+
+import math
+
+from gradledger_monitor.model.findings import Outcome
+from gradledger_monitor.model.numbers import number
+from gradledger_monitor.rules.definition import Parameter
+from gradledger_monitor.rules.number_text import counted
+from gradledger_monitor.rules.rule import OK, Rule, Window, finding
+
+FIX = """\
+optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)   # once, before all loops
+for epoch in range(epochs):
+    for x, y in loader:
+        ..."""
+
+
+class OptimizerRecreated(Rule):
+    """A new optimizer replaces the previous one again and again, and its averages are lost.
+
+    **What it sees**
+
+    Five optimizers in a row over the same parameters, of the same class and with the same settings,
+    each in place of one that had made the same number of steps. The last four began with an empty
+    state, although the one before had averages of its gradients (momentum, Adam's moments), and
+    nothing else had changed the parameters since.
+
+    **Why it matters**
+
+    What the optimizer averages over the last gradients begins anew each time: the first step of
+    Adam is the sign of one gradient, and the first ones with a momentum are too small. It is a
+    warning if each made at most a tenth of the steps that its longest average reaches back (1,000
+    for Adam with a beta of 0.999, 10 for a momentum of 0.9). Otherwise it is information: the state
+    has time to settle.
+
+    **What to do**
+
+    Create the optimizer once, before the loop over epochs or batches. To change the learning rate,
+    set it in ``optimizer.param_groups``. If each optimizer is meant for another task or phase,
+    disable the rule for the run.
+
+    **When it is silent**
+
+    Fewer optimizers in a row; another learning rate, class or set of parameters, as where layers
+    are unfrozen; other numbers of steps; a state that is loaded or copied; parameters that are
+    loaded or reset in between (cross-validation, federated rounds); SGD without a momentum.
+
+    **Incidents**
+
+    textbook (an optimizer that is created inside the loop over epochs)
+    """
+
+    points_at = ("step",)
+    needed = Parameter(4, "optimizers in a row that lost the state of the one before")
+    short = Parameter(0.1, "of the steps that the longest average reaches back", most=1.0)
+
+    def evaluate(self, window: Window) -> Outcome:
+        """Once, at the first step of the optimizer with which there are as many."""
+        replaced = window.facts.record.replaced
+        if replaced is None or replaced.in_a_row != self.needed or not replaced.steps:
+            return OK
+        name, steps = window.facts.optimizer_name, replaced.steps
+        horizon = number(replaced.horizon)
+        if horizon is not None and not math.isfinite(horizon):
+            horizon = None
+        short = horizon is not None and steps <= self.short * horizon
+        often = "at every step" if steps == 1 else f"every {counted(steps, 'step')}"
+        reach = ""
+        if horizon is not None:
+            reach = f" By its factor, the longest reaches back {counted(round(horizon), 'step')}."
+        return finding(
+            "warning" if short else "info",
+            f"A new {name} replaces the previous one {often}",
+            f"{self.needed + 1} optimizers in a row stepped the same parameters with the same "
+            f"settings, each in place of one that had made {counted(steps, 'step')}. The last "
+            f"{self.needed} began with an empty state, and the averages of the gradients that the "
+            f"one before had were lost.{reach} If each of them is another phase, such as a "
+            "task, this may be intended.",
+            FIX,
+            optimizers=self.needed + 1,
+            steps_of_each=steps,
+            horizon=None if horizon is None else round(horizon),
+        )
