@@ -146,6 +146,53 @@ def test_steps_on_single_micro_batches_that_are_divided_all_the_same(
     assert accused(evaluation) == {"loop.step_every_microbatch": 2}
 
 
+def on_each(windows: list[Window], divisor: Callable[[Window], float] = sum) -> list[StepFacts]:
+    """A step on each micro-batch, whose loss is divided for all of its window."""
+    parts = [(n, divisor(window)) for window in windows for n in window]
+    return [
+        facts(record([term(n, 1 / count, "sum")], number))
+        for number, (n, count) in enumerate(parts, 1)
+    ]
+
+
+def test_steps_that_are_divided_by_what_several_have_together_are_parts_of_a_window() -> None:
+    evaluation = judged(on_each([[10, 17, 8, 13], [20, 5, 11, 30]]))
+    assert set(accused(evaluation)) == {"loop.step_every_microbatch"}
+    (finding,) = (f for f in evaluation.findings if f.inhibited_by is None)
+    assert finding.title == "The optimizer steps after 1 micro-batch instead of 4"
+    assert finding.summary == (
+        "At each of the steps 5 to 8, the loss of 1 micro-batch was divided by 66 elements, which "
+        "is what these 4 steps have together: it is divided for an accumulation over 4 "
+        "micro-batches that does not take place. The balance of step 8 is 0.4545 instead of 1."
+    )
+
+
+@pytest.mark.parametrize(
+    ("windows", "is_named"),
+    [
+        ([[10, 17, 8]], True),  # one window of three
+        ([[10, 17]], False),  # two may add up by chance
+        ([[10, 17], [8, 13]], True),
+        ([[40, 41, 39, 42], [10, 17], [8, 13]], True),
+    ],
+)
+def test_as_many_windows_are_needed_as_chance_does_not_explain(
+    windows: list[Window], is_named: bool
+) -> None:
+    assert ("loop.step_every_microbatch" in accused(judged(on_each(windows)))) == is_named
+
+
+def test_a_window_that_does_not_add_up_shows_that_the_divisor_is_something_else() -> None:
+    def doubled(window: Window) -> float:
+        return sum(window) * (2 if window == [9, 14] else 1)
+
+    windows = [[10, 17, 8], [9, 14], [20, 5, 11]]
+    for divisor, last in ((sum, 8), (doubled, 5)):
+        findings = judged(on_each(windows, divisor)).findings
+        (named,) = (f for f in findings if f.rule == "loop.step_every_microbatch")
+        assert named.last_step == last
+
+
 def over_ranks(
     windows: list[list[Window]], divisor: Callable[[Window, list[Window]], float]
 ) -> list[StepFacts]:

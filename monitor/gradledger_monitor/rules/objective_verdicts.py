@@ -46,6 +46,7 @@ _WRONG: dict[Pattern | None, str] = {
     "stale": "equal weights, but divided by the number of {element}s of an earlier window",
     "other_count": "equal weights, but divided by a count of other data",
     "early_step": "divided for several micro-batches, and applied after one",
+    "early_steps": "divided for several micro-batches, and applied after one",
     "unprepared": "divided for several micro-batches, and applied after one",
     "wandering": "equal weights, but not divided by N",
     "constant": "equal weights, and a balance other than 1",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
 from gradledger_monitor.model.objectives import Objective
@@ -64,6 +65,57 @@ def _is_count(tokens: float, balance: float, multiples: Sequence[int]) -> bool:
         return True  # it is not known
     counts = [tokens / balance * multiple for multiple in multiples]
     return any(count > 0.5 and abs(count - round(count)) <= EXACT * count for count in counts)
+
+
+@dataclass
+class StepsOfOne:
+    """Steps on one micro-batch each, all divided by one number."""
+
+    divisor: float
+    first: int
+    last: int
+    tokens: float  # of all of them
+
+    @property
+    def micro_batches(self) -> int:
+        """The micro-batches of the window that is meant, if these are all of it."""
+        return self.last - self.first + 1
+
+    @property
+    def is_window(self) -> bool:
+        """Whether the divisor is the number of all their tokens."""
+        return abs(self.tokens - self.divisor) <= EXACT * self.divisor
+
+
+def steps_of_one_window(
+    facts: StepFacts, objective: Objective, past: Sequence[Closed]
+) -> StepsOfOne | None:
+    """The last steps that show one window, if steps on one micro-batch are the parts of windows.
+
+    Each is divided by the same count, which is what their tokens add up to. One window of three
+    steps shows it, or two windows. One that does not add up shows the contrary, unless more of its
+    steps follow, or its first ones may not be remembered.
+    """
+    if not objective.reading.is_even(facts.tolerance) or facts.micro_batches_of(objective) != 1:
+        return None
+    steps = [(c.step, c.tokens or 0.0, c.balance or 0.0) for c in past if c.micro_batches == 1]
+    steps.append((facts.step, objective.ledger.tokens, objective.ledger.balance))
+    windows: list[StepsOfOne] = []
+    for step, tokens, balance in steps:
+        divisor = tokens / balance if balance else math.inf
+        if not 0 < divisor < math.inf:
+            return None
+        last = windows[-1] if windows else None
+        same = last is not None and abs(divisor - last.divisor) <= EXACT * divisor
+        if last is None or last.is_window or step != last.last + 1 or not same:
+            windows.append(StepsOfOne(divisor, step, step, tokens))
+        else:
+            last.last, last.tokens = step, last.tokens + tokens
+    if not all(window.is_window for window in windows[1:-1]):
+        return None
+    shown = [each for each in windows if each.is_window and each.micro_batches > 1]
+    enough = len(shown) > 1 or any(each.micro_batches > 2 for each in shown)
+    return shown[-1] if enough and windows[-1].tokens <= windows[-1].divisor * (1 + EXACT) else None
 
 
 class _Divided(NamedTuple):

@@ -15,6 +15,7 @@ from gradledger_monitor.rules.balance.counts import (
     NO_COUNT,
     divisors_are_counts,
     followed_count,
+    steps_of_one_window,
 )
 from gradledger_monitor.rules.balance.evidence import (
     Near,
@@ -145,6 +146,8 @@ def by_history(
     if not has_unit and len(wrong_balances(past)) == 1:
         return Diagnosis("pending", ONE_MORE, objective)  # two may be nearly equal by chance
     if varies and not is_mean_by_weight(facts, objective):
+        if steps_of_one_window(facts, objective, past) is not None:
+            return Diagnosis("early_steps", objective=objective)
         if not has_unit:
             return _of_unknown_divisor(facts, objective, past)
         if not divisors_are_counts(facts, objective, past):

@@ -40,6 +40,7 @@ Pattern = Literal[
     "stale",  # the divisor is the number of tokens of an earlier window
     "early_step",  # K = 1 and B = 1/m
     "unprepared",  # the same, and Accelerate has stated at such a step that it accumulates
+    "early_steps",  # K = 1, and the divisor is the count of several steps together
     "clipped",  # the loop itself scales the gradients to one norm
     "other_count",  # the divisor follows a count of another part of the data
     "wandering",  # equal weights, and B differs from window to window

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.numbers import number
-from gradledger_monitor.rules.definition import Parameter
+from gradledger_monitor.rules.definition import DEFAULTS, Parameter
 from gradledger_monitor.rules.number_text import counted
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding
+from gradledger_monitor.rules.state import declare
 
 FIX = """\
 optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)   # once, before all loops
@@ -56,19 +58,28 @@ class OptimizerRecreated(Rule):
     needed = Parameter(4, "optimizers in a row that lost the state of the one before")
     short = Parameter(0.1, "of the steps that the longest average reaches back", most=1.0)
 
+    state = declare(_steps=int, _horizon=float)
+
+    def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
+        super().__init__(thresholds)
+        self._steps = 0  # of each of those before, if this is the one with which there are as many
+        self._horizon = 0.0
+
     def evaluate(self, window: Window) -> Outcome:
-        """Once, at the first step of the optimizer with which there are as many."""
+        """At the steps of the optimizer with which there are as many: once in a run."""
         replaced = window.facts.record.replaced
-        if replaced is None or replaced.in_a_row != self.needed or not replaced.steps:
-            return OK
-        name, steps = window.facts.optimizer_name, replaced.steps
-        horizon = number(replaced.horizon)
-        if horizon is not None and not math.isfinite(horizon):
-            horizon = None
-        short = horizon is not None and steps <= self.short * horizon
+        if replaced is not None and replaced.in_a_row == self.needed:
+            horizon = number(replaced.horizon) or 0.0
+            self._horizon = horizon if math.isfinite(horizon) else 0.0
+            self._steps = replaced.steps
+        return self._report(window.facts.optimizer_name, self._steps) if self._steps else OK
+
+    def _report(self, name: str, steps: int) -> Outcome:
+        horizon = self._horizon
+        short = steps <= self.short * horizon
         often = "at every step" if steps == 1 else f"every {counted(steps, 'step')}"
         reach = ""
-        if horizon is not None:
+        if horizon:
             reach = f" By its factor, the longest reaches back {counted(round(horizon), 'step')}."
         return finding(
             "warning" if short else "info",
@@ -81,5 +92,5 @@ class OptimizerRecreated(Rule):
             FIX,
             optimizers=self.needed + 1,
             steps_of_each=steps,
-            horizon=None if horizon is None else round(horizon),
+            horizon=round(horizon) or None,
         )

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.step_facts import StepFacts
+from gradledger_monitor.rules.balance.counts import steps_of_one_window
+from gradledger_monitor.rules.number_text import counted, significant
+from gradledger_monitor.rules.objective_names import element_name
 from gradledger_monitor.rules.reduction.common import (
     balance,
     factor,
+    intended,
     no_mistake,
     of_declared,
     shows,
@@ -47,8 +51,10 @@ class StepEveryMicrobatch(Rule):
 
     Windows of one micro-batch with a balance of 1/m, for the same whole number m in every
     window whose balance is wrong. The loss is a cross entropy with one division; or Accelerate
-    states at such a step that the window has not ended. Or another optimizer accumulates the same
-    micro-batches, and is right: the loss is normalised for its windows.
+    states at such a step that the window has not ended. Or such windows are divided by the number
+    of tokens that several of them in a row have together: three, or twice two. Or another
+    optimizer accumulates the same micro-batches, and is right: the loss is normalised for its
+    windows.
 
     **Why it matters**
 
@@ -72,6 +78,8 @@ class StepEveryMicrobatch(Rule):
     """
 
     points_at = ("step",)
+    # of windows before those that show the cause
+    inhibits = ("reduction.wrong_denominator", "reduction.balance_off")
     precondition = OFF_OR_BESIDE
 
     def evaluate(self, window: Window) -> Outcome:
@@ -79,6 +87,8 @@ class StepEveryMicrobatch(Rule):
         other = window.facts.record.stepped_each
         if other is not None and shows(window, "fair"):
             return _of_other(window.facts, other) if _is_divided(window) else OK
+        if shows(window, "early_steps"):
+            return _of_counts(window)
         if not shows(window, "early_step", "unprepared"):
             return OK
         m, unprepared = round(1 / factor(window)), shows(window, "unprepared")
@@ -93,6 +103,29 @@ class StepEveryMicrobatch(Rule):
             micro_batches=1,
             intended_micro_batches=m,
         )
+
+
+def _of_counts(window: Window) -> Outcome:
+    """The divisors are the token counts of several steps."""
+    facts, objective = window.facts, window.balance.objective
+    assert objective is not None
+    steps = steps_of_one_window(facts, objective, window.of_same_loss)
+    assert steps is not None  # it is what the pattern was diagnosed from
+    m, elements = steps.micro_batches, counted(round(steps.divisor), element_name(objective))
+    return finding(
+        "warning",
+        f"The optimizer steps after 1 micro-batch instead of {m}",
+        f"At each of the steps {steps.first:,} to {steps.last:,}, the loss of 1 micro-batch was "
+        f"divided by {elements}, which is what these {m} steps have together: it is divided for an "
+        f"accumulation over {m} micro-batches that does not take place. The balance of step "
+        f"{facts.step:,} is {significant(balance(window))} instead of "
+        f"{significant(intended(window))}.",
+        FIX,
+        balance=round(balance(window), 6),
+        divisor=round(steps.divisor, 4),
+        micro_batches=1,
+        intended_micro_batches=m,
+    )
 
 
 def _is_divided(window: Window) -> bool:

@@ -53,7 +53,7 @@ def no_mistake(window: Window) -> Outcome | None:
 # "padding" is not among them: it is read from single windows.
 _SAME_BEFORE: tuple[Pattern, ...] = (
     *("missing", "double", "partial", "world", "sum", "stale"),
-    *("early_step", "unprepared", "other_count", "wandering", "constant"),
+    *("early_step", "early_steps", "unprepared", "other_count", "wandering", "constant"),
 )
 
 
@@ -64,7 +64,7 @@ def steps_of_pattern(window: Window) -> tuple[int, ...]:
         return tuple(closed.step for closed in wrong_windows(window.of_same_loss))
     if pattern not in _SAME_BEFORE:
         return (*_of_further(window), step)
-    alone = 1 if pattern in ("early_step", "unprepared") else None
+    alone = 1 if pattern in ("early_step", "early_steps", "unprepared") else None
     earlier = [
         closed.step
         for closed in _unexplained(window.of_same_loss, pattern)
