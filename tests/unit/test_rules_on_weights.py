@@ -11,7 +11,11 @@ from gradledger.records import StepRecord, Term
 from gradledger_monitor.model.chart_metrics import chart_metrics
 from gradledger_monitor.model.findings import EvaluationResult, Finding
 from gradledger_monitor.model.step_facts import StepFacts
-from gradledger_monitor.rules.reduction.token_weights_unequal import BY_DATA, OTHER_DIVISOR
+from gradledger_monitor.rules.reduction.token_weights_unequal import (
+    BY_DATA,
+    OF_SAMPLES,
+    OTHER_DIVISOR,
+)
 from helpers.facts import accused, facts, judged, record, term
 
 RULE = "reduction.token_weights_unequal"
@@ -371,3 +375,29 @@ def test_a_cross_entropy_beside_another_loss_may_count_ignored_targets_too() -> 
     assert names(4 * 64) == {"reduction.wrong_denominator": counts_all}
     assert names(180) == {}
     assert names(4 * 64, "none") == {}  # the loop masks it: the consistency of FixMatch
+
+
+@pytest.mark.parametrize(
+    ("heads", "columns", "share", "is_named"),
+    [
+        ((None, None), 4, 1 / 2, False),  # the boxes of two images, each divided by its boxes
+        ((1, 2), 1, 1 / 2, True),  # two tasks
+        ((None, None), 1, 1.0, True),  # their sum is no mean
+    ],
+)
+def test_a_mean_of_losses_of_one_form_may_be_one_of_samples(
+    heads: tuple[int | None, int | None], columns: int, share: float, is_named: bool
+) -> None:
+    """Of two losses in each of two micro-batches, which K and their count divide."""
+
+    def loss(rows: int, head: int | None) -> Term:
+        weight = share / rows / 2
+        sizes = {"size": rows * columns, "rows": rows, "positions": rows}
+        each = term(rows * columns, weight, "sum", head=head, **sizes)
+        return replace(each, kind="SmoothL1LossBackward0")
+
+    counts = [(3, 7), (9, 2)]
+    batches = [[loss(n, head) for n, head in zip(pair, heads, strict=True)] for pair in counts]
+    evaluation = judged([facts(record(batches, number)) for number in (1, 2)])
+    assert (RULE in accused(evaluation)) == is_named
+    assert evaluation.coverage[RULE].endswith(OF_SAMPLES) != is_named

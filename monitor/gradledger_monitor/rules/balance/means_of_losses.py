@@ -73,6 +73,31 @@ def is_mean_of(group: list[Objective], facts: StepFacts, main: Objective) -> boo
     return separate and facts.run.world_size != len(group)
 
 
+def may_be_of_samples(facts: StepFacts, objective: Objective, objectives: list[Objective]) -> bool:
+    """Whether a loss is one of several of one form, whose mean each micro-batch adds.
+
+    Each is divided by its count, so all have equal total weights: each may be that of one sample,
+    as of the images of a detector. Tasks with separate heads are none.
+    """
+    group = [each for each in objectives if _form(each) == _form(objective)]
+    if len(group) == 1 or _on_separate_heads(group):
+        return False
+    terms = [term for each in group for term in each.terms]
+    whole = terms[0].tokens * terms[0].weight  # by element, of which a row may have several
+    equal = Near(whole, facts.tolerance)
+    loss = terms[0].loss_term
+    columns = (loss.size or 0) / (loss.positions or 1) or 1.0
+    parts = len(group) * facts.micro_batches_of(objective) * facts.ranks_divisor
+    share = Near(abs(objective.coefficient or 1.0) / parts, facts.tolerance)
+    each_counts_once = share(whole) or share(whole / columns)
+    return each_counts_once and all(equal(term.tokens * term.weight) for term in terms)
+
+
+def _form(objective: Objective) -> tuple[str, str, str | None]:
+    loss = objective.terms[0].loss_term
+    return loss.kind, loss.reduction, loss.of
+
+
 def _on_separate_heads(group: list[Objective]) -> bool:
     heads = [{term.loss_term.head for term in objective.terms} for objective in group]
     of_one = all(len(each) == 1 and None not in each for each in heads)

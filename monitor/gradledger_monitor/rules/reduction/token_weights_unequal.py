@@ -32,7 +32,7 @@ from gradledger_monitor.rules.balance.evidence import (
     may_have_pairs_of_lists,
     reductions,
 )
-from gradledger_monitor.rules.balance.means_of_losses import PARTS_OR_TASKS
+from gradledger_monitor.rules.balance.means_of_losses import PARTS_OR_TASKS, may_be_of_samples
 from gradledger_monitor.rules.balance.patterns import is_fair
 from gradledger_monitor.rules.ddp.common import names
 from gradledger_monitor.rules.definition import DEFAULTS, Parameter
@@ -82,6 +82,10 @@ PAIRS = (
     "each micro-batch has as many elements as a ranked list has pairs, and equal weight: each list "
     'may count once; if it does, declare contract="sequence"'
 )
+OF_SAMPLES = (
+    "each micro-batch adds the mean of several losses of one form, each of which is divided by its "
+    'count: each may be the loss of one sample; if it is, declare contract="sample"'
+)
 NOT_OBSERVED = "no backward of the first window was observed"
 COUNTS_IGNORED = "its divisor counts ignored positions"
 COUNTS_MASKED = "its divisor counts elements without a weight, which may be intended"
@@ -118,8 +122,9 @@ class TokenWeightsUnequal(Rule):
     weights, or by others, it is near, and the verdict states it); the loss itself gives the tokens
     of one micro-batch different weights (advantages, a mean per sequence), and its elements have
     equal weights, or a mask may have left some of them out; each micro-batch has as many elements
-    as a ranked list has pairs, and each list may count once; the loss multiplies its elements by
-    returns or advantages, and each micro-batch may be an episode; a loss other than
+    as a ranked list has pairs, and each list may count once; each micro-batch adds the mean of
+    several losses of one form, and each may be that of one sample; the loss multiplies its elements
+    by returns or advantages, and each micro-batch may be an episode; a loss other than
     a cross entropy is divided by another number than a count, such as a sum of targets;
     micro-batches of equal counts have weights that follow from their data, such as a loss that is
     divided by its detached value; a further loss moves less than the warning's share of the
@@ -327,6 +332,8 @@ def why_not_evaluated(
         return not_measured(PAIRS)
     if reading.is_of_means(facts.tolerance) and may_be_of_episodes(facts, objective):
         return not_measured(EPISODES)
+    if may_be_of_samples(facts, objective, objectives):
+        return not_measured(OF_SAMPLES)
     if objective is not objectives[0]:
         moved = reading.ledger.misallocation * share_of(objective, objectives)
         return not_applicable(LIGHT) if moved < light else None
