@@ -1781,6 +1781,19 @@ def test_a_further_mean_of_sums_of_k_may_be_divided_by_k(rows: int, pattern: str
     assert diagnose(with_aux(0.01, undivided=False, **mean), [])[1].pattern == pattern
 
 
+@pytest.mark.parametrize(("columns", "pattern"), [(4, "coefficient"), (3, "term_missing")])
+def test_a_further_sum_over_rows_of_k_may_be_divided_by_k(columns: int, pattern: str) -> None:
+    """A divergence over 4 or 3 latent dimensions, a sum that rows and K, or elements divide."""
+    size = 6 * columns
+    divergence: dict[str, Any] = {
+        **{"kind": "SumBackward0", "reduction": "sum", "undivided": False},
+        **{"tokens": size, "size": size, "rows": 6, "positions": 6},
+        **{"weight": 0.15 / size, "outer_coefficient": 0.3},
+    }
+    further = diagnose(with_aux(-0.15, **divergence), [])[1]
+    assert further.pattern == pattern
+
+
 @pytest.mark.parametrize(
     ("k", "weight", "earlier", "pattern"),
     [
@@ -2374,6 +2387,27 @@ def test_of_one_utterance_in_each_micro_batch_the_mean_is_no_sum(
         for count in labels or (1, 1, 1)
     ]
     losses = [dataclasses.replace(loss, kind="CtcLossBackward0") for loss in losses]
+    assert accused(judged([facts(record(losses, n)) for n in (1, 2, 3)])).keys() == {named}
+
+
+@pytest.mark.parametrize(
+    ("divisors", "named"),
+    [([0.0], "reduction.missing_division"), ([4.0, 0.0], "reduction.unnormalised_sum")],
+)
+def test_a_mean_over_as_many_utterances_as_micro_batches_is_no_sum(
+    divisors: list[float], named: str
+) -> None:
+    """A quarter of each loss, which its labels divide: by the number of utterances, or by K."""
+    losses = [
+        dataclasses.replace(
+            term(4, 0.1, "none", elements=4, element_weight=0.25, size=None, positions=count),
+            kind="CtcLossBackward0",
+            weight_min=0.05,
+            weight_max=0.15,
+            divisors=divisors,
+        )
+        for count in (10, 12, 9, 11)
+    ]
     assert accused(judged([facts(record(losses, n)) for n in (1, 2, 3)])).keys() == {named}
 
 

@@ -73,11 +73,13 @@ def restored(state: RunState, info: RunInfo) -> RunState:
     return other
 
 
-def rules_of(state: RunState) -> dict[str, Any]:
-    """The saved attributes of each rule of the first optimizer."""
+def rules_of(state: RunState) -> list[dict[str, Any]]:
+    """The saved attributes of each rule, by optimizer."""
     data = msgspec.msgpack.decode(zlib.decompress(state.snapshot()[16:]))
-    rules = next(iter(data["optimizers"].values()))["rules"]
-    return {rule["outcomes"]["rule"]: rule["attributes"] for rule in rules}
+    return [
+        {rule["outcomes"]["rule"]: rule["attributes"] for rule in optimizer["rules"]}
+        for optimizer in data["optimizers"].values()
+    ]
 
 
 # ---------------------------------------------------------------- nothing is lost
@@ -105,12 +107,13 @@ def test_rules_restored_after_every_step_give_the_same_result(name: str) -> None
 def test_the_recorded_scripts_change_the_state_of_every_rule_that_has_one() -> None:
     fresh = RunState(RUN)
     fresh.add_step(ArrivedStep(0, 1, 1.0, {0: schema.StepRecord(optimizer=0, step=1, time=1.0)}))
-    untouched, moved = rules_of(fresh), set[str]()
+    (untouched,), moved = rules_of(fresh), set[str]()
     for info, steps in [*map(incident, INCIDENTS.values()), local_sgd()]:
         state = RunState(info)
         for one in steps:
             state.add_step(one)
-        moved |= {rule for rule, now in rules_of(state).items() if now != untouched[rule]}
+        for rules in rules_of(state):
+            moved |= {rule for rule, now in rules.items() if now != untouched[rule]}
     assert moved == {rule.id() for rule in RULES if rule.state}
 
 

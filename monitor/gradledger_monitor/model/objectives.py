@@ -143,6 +143,15 @@ class Objective:
         single = all(t.loss_term.elements == 1 for t in self.terms)
         return single and self.weighted_inside and self.kind.startswith("CtcLoss")
 
+    @property
+    def is_divided_inside_alone(self) -> bool:
+        """Whether the losses of utterances are divided by their labels, and no number divides them.
+
+        Then a weight below 1 is that of a mean over the utterances of a micro-batch.
+        """
+        divisors = [number(d) for term in self.terms for d in term.loss_term.divisors]
+        return not any(divisors) and self.weighted_inside and self.kind.startswith("CtcLoss")
+
     def is_mean_of_counted(self, tolerance: float) -> bool:
         """Whether each micro-batch is divided by its number of tokens with a weight.
 

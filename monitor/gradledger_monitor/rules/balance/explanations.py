@@ -173,6 +173,8 @@ def _by_weights(
     weight = objective.ledger.balance / objective.ledger.tokens
     equal = Near(weight, facts.tolerance)
     whole = equal(1.0) or equal(1 / facts.run.world_size)
+    if not whole and objective.is_divided_inside_alone:
+        return None  # a mean over as many utterances as there are micro-batches
     k = facts.micro_batches_of(objective)
     means = mean_weights(past)
     if not all(equal(mean if whole else mean * c.micro_batches / k) for c, mean in means):

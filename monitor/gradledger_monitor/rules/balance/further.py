@@ -279,8 +279,10 @@ def _constant_that_it_weighs(facts: StepFacts, objective: Objective, k: int) -> 
 
 
 def _may_cancel(term: WeightedTerm, k: int) -> bool:
-    elements = term.loss_term.elements or 0
-    return k in (term.tokens, elements) or term.tokens == k * elements
+    loss = term.loss_term
+    elements, positions = loss.elements or 0, loss.positions or 0
+    of_k = loss.size in (k * term.tokens, k * positions)  # a sum over rows of K numbers
+    return k in (term.tokens, elements) or term.tokens == k * elements or of_k
 
 
 def _factor_of_ranks(facts: StepFacts) -> float:
