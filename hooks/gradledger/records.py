@@ -109,6 +109,7 @@ class Term:
     function: int | None = None
     function_weight: float | None = None
     penalty: bool = False  # a function of parameters alone
+    compares: bool = False  # the examples of the micro-batch with each other, in a matrix of pairs
     again: bool = False  # the same loss, not one like it, was in the backward before, too
     # how the reduction of a function that hides its graph was found, and how sure that is
     inferred: str | None = None

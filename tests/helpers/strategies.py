@@ -42,6 +42,7 @@ terms = st.builds(
     function=maybe_count,
     function_weight=maybe_number,
     penalty=st.booleans(),
+    compares=st.booleans(),
     again=st.booleans(),
     missing=missing,
 )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import sys
+import tempfile
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
@@ -32,7 +33,13 @@ def judged(function: str) -> list[str]:
 
 
 def _judge(function: str) -> list[str]:
-    os.environ.update(_WITHOUT_GPU | FUNCTIONS[function])
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ.update(_WITHOUT_GPU | FUNCTIONS[function])
+        os.environ["UNSLOTH_COMPILE_LOCATION"] = folder  # where it writes when it is imported
+        return _judge_all()
+
+
+def _judge_all() -> list[str]:
     package = sys.modules["unsloth"] = ModuleType("unsloth")  # which it only searches for
     package.__spec__ = ModuleSpec("unsloth", None)
     recorded = [assert_judged_right(_fused, loop) for loop in LOOPS.values()]

@@ -6,6 +6,7 @@ written down directly, for thousands of token counts, micro-batches and ranks.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -341,6 +342,20 @@ def test_the_pairs_of_ranked_lists_may_count_by_list() -> None:
     assert rule in accused(judged([lists(5, 7)]))  # two may be so by chance
     others = [term(n, 1 / (4 * n), "sum", kind="SumBackward0") for n in (5, 2, 7, 3)]
     assert rule in accused(judged([facts(record(others))]))
+
+
+def test_pairs_of_the_examples_of_a_micro_batch_may_count_by_micro_batch() -> None:
+    rule = "reduction.token_weights_unequal"
+
+    def compared(*weights: float, compares: bool = True) -> StepFacts:
+        counts = zip((40, 60), weights, strict=True)
+        terms = [term(n, weight, kind="MeanBackward0", elements=n) for n, weight in counts]
+        return facts(record([dataclasses.replace(t, compares=compares) for t in terms]))
+
+    means = [1 / 80, 1 / 120]
+    result = judged([compared(*means)])
+    assert not result.findings and "pairs or triplets" in result.coverage[rule]
+    assert rule in accused(judged([compared(*means, compares=False)]))
 
 
 def rated(*rates: float) -> list[StepFacts]:

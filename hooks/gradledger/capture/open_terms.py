@@ -48,6 +48,7 @@ class OpenTerm:
     function: int | None = None
     function_upstream: Deferred | None = None  # the gradient at this function
     penalty: bool = False
+    compares: bool = False
     again: bool = False
     # by window (its id): whether the gradient reaches its optimizer, None if that is not known; no
     # dictionary if there is one optimizer, or one loss in the backward
@@ -74,7 +75,7 @@ class OpenTerm:
         if self.class_weight is not None:
             term.class_weight = self.class_weight.value()
         term.of, term.nonlinear, term.penalty = self.of, self.nonlinear, self.penalty
-        term.again = self.again
+        term.again, term.compares = self.again, self.compares
         self._resolve_elements(term)
         upstream = self.function_upstream
         if upstream is not None and not upstream.has_no_copy:

@@ -91,6 +91,7 @@ class Term(Struct, gc=False, kw_only=True, omit_defaults=True):
     function: Count | None = None
     function_weight: Number | None = None
     penalty: bool = False
+    compares: bool = False
     again: bool = False
     inferred: Name | None = None
     missing: Missing = {}

@@ -182,6 +182,11 @@ class Objective:
         return any(t.loss_term.nonlinear for t in self.terms)
 
     @property
+    def compares_examples(self) -> bool:
+        """Whether its elements are pairs or triplets of the examples of a micro-batch."""
+        return any(t.loss_term.compares for t in self.terms)
+
+    @property
     def of_equal_micro_batches(self) -> bool:
         """Whether all micro-batches have equally many elements, as far as they are counted."""
         sizes = [t.loss_term.elements or t.loss_term.size or 0 for t in self.terms]

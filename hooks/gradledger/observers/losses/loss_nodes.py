@@ -21,7 +21,7 @@ from gradledger.observers.losses.found_losses import (
     shape_of,
     signed,
 )
-from gradledger.observers.losses.loss_patterns import soft_target_side
+from gradledger.observers.losses.loss_patterns import compares_examples, soft_target_side
 from gradledger.observers.losses.masks_below import ELEMENTWISE_LOSSES, mask_below
 from gradledger.observers.losses.node_names import PICKS, REDUCTIONS, SOFT_CROSS_ENTROPY
 from gradledger.observers.losses.sample_counts import sample_count
@@ -77,6 +77,7 @@ def open_term(loss: LossNode) -> OpenTerm:
     term.divisors, term.factors = loss.path.divisors, loss.path.factors
     term.learned = loss.path.learned
     term.nonlinear, term.penalty = loss.path.nonlinear, loss.penalty
+    term.compares = loss.reduction is not None and compares_examples(loss)
     return term
 
 

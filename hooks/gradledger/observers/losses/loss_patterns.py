@@ -21,6 +21,7 @@ from gradledger.observers.losses.node_names import (
     LOG_SOFTMAX,
     LOGSUMEXP,
     LOSS_NODES,
+    MODEL_NODES,
     PARAMETER,
     PICKS,
     PRODUCTS,
@@ -40,6 +41,9 @@ _SIMILARITIES = (
     RESHAPES | SELECTIONS | PRODUCTS | ADDITIONS | SOFTMAXES | {"MmBackward0", "BmmBackward0"}
 )
 _MOST_SIMILARITIES = 48  # nodes
+_OF_ROWS = RESHAPES | PRODUCTS | {"TBackward0"}
+# Matrices of all pairs of rows of two inputs.
+_ALL_PAIRS = frozenset({"MmBackward0", "CdistBackward0", "EuclideanDistBackward0"})
 _ROUNDING = 1e-6  # of the weights of a label smoothing, which add up to 1
 _HEAD_DEPTH = 24  # nodes between a cross entropy and the projection that computes its logits
 
@@ -64,6 +68,33 @@ def holds_gathered_features(loss: LossNode, ranks: int) -> bool:
             elif below.name() in _SIMILARITIES:
                 queue.append(below)
     return False
+
+
+def compares_examples(loss: LossNode) -> bool:
+    """Whether elements of a loss are pairs of examples: of a matrix of rows and the same rows.
+
+    How many pairs or triplets a micro-batch has follows from its classes, not from its size.
+    """
+    queue, visited = deque([loss.node]), {loss.node}
+    while queue and len(visited) <= _MOST_SIMILARITIES:
+        for below, _ in queue.popleft().next_functions:
+            if below is None or below in visited:
+                continue
+            visited.add(below)
+            sides = [_rows(side) for side, _ in below.next_functions]
+            if below.name() in _ALL_PAIRS and len(sides) == 2:
+                if sides[0] is not None and sides[0] is sides[1]:
+                    return True
+            elif below.name() not in MODEL_NODES:
+                queue.append(below)
+    return False
+
+
+def _rows(node: Any) -> Any:
+    """The node of the rows that were reshaped, transposed and normalised: ``rows / norm``."""
+    while node is not None and node.name() in _OF_ROWS:
+        node = node.next_functions[0][0]
+    return node
 
 
 def loss_at(node: Any, name: str, path: GraphPath) -> LossNode | None:

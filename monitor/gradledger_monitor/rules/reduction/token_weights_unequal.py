@@ -86,6 +86,10 @@ OF_SAMPLES = (
     "each micro-batch adds the mean of several losses of one form, each of which is divided by its "
     'count: each may be the loss of one sample; if it is, declare contract="sample"'
 )
+COMPARISONS = (
+    "its elements are pairs or triplets of the examples of a micro-batch, and each micro-batch has "
+    'equal weight, which may be intended; if it is, declare contract="sample"'
+)
 NOT_OBSERVED = "no backward of the first window was observed"
 COUNTS_IGNORED = "its divisor counts ignored positions"
 COUNTS_MASKED = "its divisor counts elements without a weight, which may be intended"
@@ -123,10 +127,11 @@ class TokenWeightsUnequal(Rule):
     of one micro-batch different weights (advantages, a mean per sequence), and its elements have
     equal weights, or a mask may have left some of them out; each micro-batch has as many elements
     as a ranked list has pairs, and each list may count once; each micro-batch adds the mean of
-    several losses of one form, and each may be that of one sample; the loss multiplies its elements
-    by returns or advantages, and each micro-batch may be an episode; a loss other than
-    a cross entropy is divided by another number than a count, such as a sum of targets;
-    micro-batches of equal counts have weights that follow from their data, such as a loss that is
+    several losses of one form, and each may be that of one sample; the elements are pairs or
+    triplets of the examples of a micro-batch, and each micro-batch has equal weight; the loss
+    multiplies its elements by returns or advantages, and each micro-batch may be an episode; a loss
+    other than a cross entropy is divided by another number than a count, such as a sum of
+    targets; micro-batches of equal counts have weights that follow from their data, such as a loss that is
     divided by its detached value; a further loss moves less than the warning's share of the
     gradient; each backward has a separate loss (real and fake batches of a GAN critic); the run
     declares ``contract="sequence"`` or ``contract="sample"``.
@@ -330,6 +335,8 @@ def why_not_evaluated(
         return not_measured(BY_LOOP)
     if reading.is_of_means(facts.tolerance) and may_have_pairs_of_lists(objective):
         return not_measured(PAIRS)
+    if reading.is_of_means(facts.tolerance) and objective.compares_examples:
+        return not_measured(COMPARISONS)
     if reading.is_of_means(facts.tolerance) and may_be_of_episodes(facts, objective):
         return not_measured(EPISODES)
     if may_be_of_samples(facts, objective, objectives):

@@ -1,0 +1,47 @@
+"""Losses that compare the examples of a micro-batch with each other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from gradledger.observers.losses.autograd_graph import find_losses
+from gradledger.observers.losses.loss_patterns import compares_examples
+
+
+def _embeddings() -> Any:
+    torch.manual_seed(0)
+    return F.normalize(nn.Linear(4, 3)(torch.randn(30, 4)))
+
+
+def _triplets(distances: Any) -> Any:
+    anchor, positive, negative = torch.randint(0, 30, (3, 50))
+    margins = F.relu(distances[anchor, positive] - distances[anchor, negative] + 0.5)
+    return margins[margins > 0].mean()
+
+
+def _compares(loss: Any) -> bool:
+    (term,) = find_losses(loss.grad_fn)
+    return compares_examples(term)
+
+
+@pytest.mark.parametrize("p", [1.0, 2.0])
+def test_triplets_of_the_distances_within_a_micro_batch_are_comparisons(p: float) -> None:
+    rows = _embeddings()
+    assert _compares(_triplets(torch.cdist(rows, rows, p=p)) / 4)
+    assert _compares(_triplets(1 - rows @ rows.T) / 4)
+    assert _compares(_triplets(1 - torch.mm(rows, rows.transpose(0, 1))))
+    again = [F.normalize(rows) for _ in range(2)]  # as pytorch-metric-learning does
+    assert _compares(_triplets(torch.cdist(*again, p=p)))
+
+
+def test_a_product_with_a_weight_or_with_other_rows_compares_no_examples() -> None:
+    rows, weight = _embeddings(), torch.randn(5, 3, requires_grad=True)
+    picked = torch.randint(0, 5, (20,))
+    assert not _compares((rows @ weight.T)[picked, picked % 5].square().mean())
+    assert not _compares(F.relu(torch.cdist(rows, weight)).mean())
+    assert not _compares(F.relu(rows).mean())
