@@ -35,8 +35,8 @@ def test_triplets_of_the_distances_within_a_micro_batch_are_comparisons(p: float
     assert _compares(_triplets(torch.cdist(rows, rows, p=p)) / 4)
     assert _compares(_triplets(1 - rows @ rows.T) / 4)
     assert _compares(_triplets(1 - torch.mm(rows, rows.transpose(0, 1))))
-    again = [F.normalize(rows) for _ in range(2)]  # as pytorch-metric-learning does
-    assert _compares(_triplets(torch.cdist(*again, p=p)))
+    left, right = F.normalize(rows), F.normalize(rows)  # as pytorch-metric-learning does
+    assert _compares(_triplets(torch.cdist(left, right, p=p)))
 
 
 def test_a_product_with_a_weight_or_with_other_rows_compares_no_examples() -> None:

@@ -130,8 +130,8 @@ class TokenWeightsUnequal(Rule):
     several losses of one form, and each may be that of one sample; the elements are pairs or
     triplets of the examples of a micro-batch, and each micro-batch has equal weight; the loss
     multiplies its elements by returns or advantages, and each micro-batch may be an episode; a loss
-    other than a cross entropy is divided by another number than a count, such as a sum of
-    targets; micro-batches of equal counts have weights that follow from their data, such as a loss that is
+    other than a cross entropy is divided by another number than a count, such as a sum of targets;
+    micro-batches of equal counts have weights that follow from their data, such as a loss that is
     divided by its detached value; a further loss moves less than the warning's share of the
     gradient; each backward has a separate loss (real and fake batches of a GAN critic); the run
     declares ``contract="sequence"`` or ``contract="sample"``.
