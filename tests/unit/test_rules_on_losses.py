@@ -6,8 +6,10 @@ import math
 
 import pytest
 
+from gradledger_monitor.evaluation.run_state import RunState
 from gradledger_monitor.model.findings import EvaluationResult, Finding
 from gradledger_monitor.model.step_facts import StepFacts
+from gradledger_monitor.rules.overrides import RuleOverrides
 from helpers.facts import accused, facts, judged, record, term
 
 SQUARED_ERROR = "MseLossBackward0"
@@ -52,6 +54,15 @@ def test_a_loss_that_comes_back_or_falls_or_starts_large_does_not_diverge() -> N
     falling = [1e6 * 0.8**n for n in range(20)]
     assert finding("loss.diverging", evaluation([*STEADY, *falling])) is None
     assert finding("loss.diverging", evaluation([1e5] * 5 + [1e6] * 20)) is None
+
+
+def test_one_step_is_enough_if_the_threshold_is_one() -> None:
+    steps = [step(n, [loss], SQUARED_ERROR) for n, loss in enumerate([*STEADY, 1e6], 1)]
+    state = RunState(steps[0].run, RuleOverrides(thresholds={"loss.diverging": {"stays": 1}}))
+    for each in steps:
+        state.add_facts(each)
+    found = finding("loss.diverging", state.result())
+    assert found is not None and found.first_step == len(steps)
 
 
 def test_a_loss_that_starts_near_zero_has_not_diverged_below_a_thousand() -> None:

@@ -283,6 +283,8 @@ class Diverging(Rule):
 def _falls(losses: Sequence[float]) -> bool:
     """Whether the second half is lower than the first, in the median."""
     half = len(losses) // 2
+    if not half:  # a threshold of one step
+        return False
     return median(losses[-half:]) < 0.98 * median(losses[:half])
 
 
