@@ -863,6 +863,16 @@ def test_in_a_join_context_ranks_without_a_record_have_no_more_data(join: str | 
     assert findings == ([("reduction.balance_off", "info", 3, title)] if join == "all" else [])
 
 
+def test_the_batch_of_a_rank_that_ran_out_of_data_has_not_changed() -> None:
+    steps = []
+    for number in range(1, 5):
+        without, with_data = record([], number), record([term(10, 1 / 10)], number, join="active")
+        if number < 3:
+            without = record([term(10, 1 / 10)], number, join="active")
+        steps.append(facts(without, with_data, world_size=2))
+    assert judged(steps).coverage["batch.changed_without_lr"].startswith("not_applicable")
+
+
 def of_four(counts: tuple[int, ...], applied: tuple[float, ...], **more: Any) -> Finding | None:
     """Ranks that divide their sums by these numbers, under DDP over four ranks."""
     each = zip(counts, applied, strict=True)

@@ -198,10 +198,10 @@ class ChangedWithoutLr(Rule):
         rate = number(facts.record.lr)
         if rate is None and facts.record.by_hand:
             return not_applicable("the loop updates its parameters itself: no optimizer has a rate")
+        if any(record.join is not None for record in facts.records.values()):
+            return not_applicable("in a Join context, ranks run out of data")
         if rate is None or not facts.applied:
             return not_measured("no learning rate or no micro-batches")
-        if facts.record.join is not None:
-            return not_applicable("in a Join context, ranks run out of data")
         self._ramp.see(facts.micro_batches, self.windows)
         now = _Batch.of(facts, rate)
         before = self._settled or now
