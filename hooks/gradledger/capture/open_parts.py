@@ -102,6 +102,13 @@ class OpenScaler:
         return Scaler(self.ordinal, value_of(self.scale), steps, self.loaded, self.unused)
 
 
+class DroppedOptimizer(NamedTuple):
+    """The part of a window that the records need after the script has dropped the optimizer."""
+
+    name: str
+    steps: int
+
+
 class OpenReplaced(NamedTuple):
     """An earlier optimizer of the same parameters."""
 

@@ -38,7 +38,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Set
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -47,7 +47,7 @@ from gradledger.capture.backwards import Backwards, is_alive
 from gradledger.capture.code.call_sites import CalledFrom
 from gradledger.capture.gradient_probe import GradientProbe, copy_coordinates, spread
 from gradledger.capture.isolation import has_readable_grad, is_abstract, local_part, version_of
-from gradledger.capture.open_parts import OpenEvent, OpenUnfinished, Schedule
+from gradledger.capture.open_parts import DroppedOptimizer, OpenEvent, OpenUnfinished, Schedule
 from gradledger.capture.open_records import CountedMicroBatch, OpenMicroBatch, OpenStep
 from gradledger.capture.open_terms import note_step
 from gradledger.capture.replica_sample import OpenModels
@@ -66,13 +66,6 @@ MAX_OPEN_MICRO_BATCHES = 4096
 MAX_OPEN_EVENTS = 512
 # Backwards that are reported if no step follows them: more than these, and times a usual window.
 LEFT_OPEN, TIMES_USUAL = 64, 8
-
-
-class _DroppedOptimizer(NamedTuple):
-    """The part of a window that the records need after the script has dropped the optimizer."""
-
-    name: str
-    steps: int
 
 
 class OptimizerWindow:
@@ -141,10 +134,12 @@ class OptimizerWindow:
                 _fix_weakref(parameter)
         return parameters
 
-    def choose_probed(self, parameters: list[Any]) -> None:
-        """Choose from parameters of the optimizer. Repeated at each backward until one can be
-        read."""
+    def choose_probed(self, parameters: list[Any], reached: bool = False) -> None:
+        """Choose from parameters of the optimizer; ``reached``: from those that have a gradient, if
+        some have. Repeated at each backward until one can be read."""
         readable = [p for p in parameters if p.requires_grad and has_readable_grad(p)]
+        if reached:
+            readable = [p for p in readable if p.grad is not None] or self.probed_parameters
         self._probed = list(map(weakref.ref, spread(readable)))
 
     def is_abstract(self) -> bool:
@@ -193,6 +188,9 @@ class OptimizerWindow:
         them.
         """
         marks_at_begin, self.marks = self.marks, self.read_marks()
+        if not (self.fed or self.steps) and self.marks.count(ABSENT) == len(self.marks):
+            self.choose_probed(self.parameters(), reached=True)  # a loss may use few of them
+            self.marks = self.read_marks()
         hides = bool(hidden) and any(id(p) in hidden for p in self.probed_parameters)
         changed = self.marks != marks_at_begin
         if hides or changed:  # else it was the backward of other parameters
@@ -298,7 +296,7 @@ class OpenWindows:
         self.several_threads = False  # more than one thread trains
         self._backwards = backwards or Backwards()
         self._by_optimizer: dict[int, OptimizerWindow] = {}
-        self._numbered: list[OptimizerWindow | _DroppedOptimizer] = []
+        self._numbered: list[OptimizerWindow | DroppedOptimizer] = []
         self.closed = 0  # steps of all optimizers that were observed
         self._strays: dict[int, int] = {}  # by thread: backwards that reached no optimizer
 
@@ -497,4 +495,4 @@ class OpenWindows:
             if window.optimizer is None:
                 del self._by_optimizer[key]
                 if window.index is not None:
-                    self._numbered[window.index] = _DroppedOptimizer(window.name, window.steps)
+                    self._numbered[window.index] = DroppedOptimizer(window.name, window.steps)

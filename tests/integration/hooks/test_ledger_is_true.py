@@ -236,3 +236,19 @@ def test_a_clip_by_value_leaves_the_ledger_of_the_gradients_before_it(
         assert facts.ledger.balance == pytest.approx(balance, rel=1e-3)
         assert facts.ledger.misallocation == pytest.approx(0, abs=1e-3)
         assert facts.norm == pytest.approx(norm, rel=1e-5)
+
+
+@pytest.mark.parametrize("before", [0, 30, 60])
+def test_a_loss_that_uses_few_of_many_parameters_is_measured(before: int) -> None:
+    model, seen = tiny_model(), Recording()
+    unused = [nn.Linear(2, 2) for _ in range(60)]
+    parts = nn.ModuleList([*unused[:before], model, *unused[before:]])
+    with recording(seen):
+        optimizer = torch.optim.SGD(parts.parameters(), lr=0.1)
+        witness = Witness(model, optimizer)
+        for window in windows(3):
+            sum_over_n(model, window)
+            optimizer.step()
+            optimizer.zero_grad()
+    for facts, applied, window in zip(seen.facts(), witness.steps, windows(3), strict=True):
+        assert_ledger_is_true(facts, Truth.of(model, applied, window))
