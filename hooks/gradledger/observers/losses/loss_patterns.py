@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from gradledger.observers.losses.found_losses import (
@@ -44,6 +45,7 @@ _MOST_SIMILARITIES = 48  # nodes
 _OF_ROWS = RESHAPES | PRODUCTS | {"TBackward0"}
 # Matrices of all pairs of rows of two inputs.
 _ALL_PAIRS = frozenset({"MmBackward0", "CdistBackward0", "EuclideanDistBackward0"})
+_ENDS_OF_PAIRS = _ALL_PAIRS | MODEL_NODES  # the search for pairs ends there
 _ROUNDING = 1e-6  # of the weights of a label smoothing, which add up to 1
 _HEAD_DEPTH = 24  # nodes between a cross entropy and the projection that computes its logits
 
@@ -54,20 +56,17 @@ def holds_gathered_features(loss: LossNode, ranks: int) -> bool:
     ``all_gather`` is not seen by autograd. A loop joins what it gathered, with its own features in
     their place: as many parts as there are ranks, of which one has a gradient.
     """
-    queue, visited = deque([loss.node]), {loss.node}
-    while queue and len(visited) <= _MOST_SIMILARITIES:
-        for below, _ in queue.popleft().next_functions:
-            if below is None or below in visited:
-                continue
-            visited.add(below)
-            if below.name() == "CatBackward0":
-                parts = [part for part, _ in below.next_functions]
-                own = len(parts) - parts.count(None)
-                if below._saved_dim == 0 and len(parts) == ranks and own == 1:
-                    return True
-            elif below.name() in _SIMILARITIES:
-                queue.append(below)
-    return False
+    return any(
+        _is_gathered(node, ranks) for node in _nodes_below(loss, lambda name: name in _SIMILARITIES)
+    )
+
+
+def _is_gathered(node: Any, ranks: int) -> bool:
+    if node.name() != "CatBackward0":
+        return False
+    parts = [part for part, _ in node.next_functions]
+    own = len(parts) - parts.count(None)
+    return node._saved_dim == 0 and len(parts) == ranks and own == 1
 
 
 def compares_examples(loss: LossNode) -> bool:
@@ -75,19 +74,26 @@ def compares_examples(loss: LossNode) -> bool:
 
     How many pairs or triplets a micro-batch has follows from its classes, not from its size.
     """
+    return any(map(_compares_rows, _nodes_below(loss, lambda name: name not in _ENDS_OF_PAIRS)))
+
+
+def _compares_rows(node: Any) -> bool:
+    sides = [_rows(side) for side, _ in node.next_functions]
+    pairs = node.name() in _ALL_PAIRS and len(sides) == 2
+    return pairs and sides[0] is not None and sides[0] is sides[1]
+
+
+def _nodes_below(loss: LossNode, passes: Callable[[str], bool]) -> Iterator[Any]:
+    """The nodes below a loss, breadth-first, and below those whose names ``passes`` accepts."""
     queue, visited = deque([loss.node]), {loss.node}
     while queue and len(visited) <= _MOST_SIMILARITIES:
         for below, _ in queue.popleft().next_functions:
             if below is None or below in visited:
                 continue
             visited.add(below)
-            sides = [_rows(side) for side, _ in below.next_functions]
-            if below.name() in _ALL_PAIRS and len(sides) == 2:
-                if sides[0] is not None and sides[0] is sides[1]:
-                    return True
-            elif below.name() not in MODEL_NODES:
+            yield below
+            if passes(below.name()):
                 queue.append(below)
-    return False
 
 
 def _rows(node: Any) -> Any:
