@@ -188,7 +188,8 @@ class OptimizerWindow:
         them.
         """
         marks_at_begin, self.marks = self.marks, self.read_marks()
-        if not (self.fed or self.steps) and self.marks.count(ABSENT) == len(self.marks):
+        unseen = not (hidden or self.fed or self.steps)
+        if unseen and self.marks.count(ABSENT) == len(self.marks):
             self.choose_probed(self.parameters(), reached=True)  # a loss may use few of them
             self.marks = self.read_marks()
         hides = bool(hidden) and any(id(p) in hidden for p in self.probed_parameters)

@@ -205,3 +205,17 @@ def test_a_frozen_group_does_not_decide_whether_a_backward_is_synchronised(
         group.reduce_grads = reduces
         observer._note_fsdp2_decision(group)
     assert micro_batch.wrapper == expected
+
+
+def test_gradients_outside_grad_are_not_taken_for_absent_ones() -> None:
+    """A parameter beside FSDP gets its gradient in ``.grad``; those of FSDP are elsewhere."""
+    managed = [torch.nn.Parameter(torch.ones(2)) for _ in range(60)]
+    beside = torch.nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([*managed[:25], beside, *managed[25:]], lr=0.1)
+    window = OptimizerWindow(optimizer)  # which holds it weakly
+    window.begin_backward()
+    probed = list(map(id, window.probed_parameters))
+    assert id(beside) not in probed
+    beside.grad = torch.ones(2)
+    assert window.end_backward(hidden={id(parameter) for parameter in managed})
+    assert list(map(id, window.probed_parameters)) == probed
