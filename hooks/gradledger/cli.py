@@ -48,14 +48,6 @@ With the monitor (pip install 'gradledger[monitor]'):
 
 def main() -> int:
     """The entry point of the console script."""
-    try:
-        return _command()
-    except BrokenPipeError:  # `gradledger doctor | head -1`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at the end
-        return 1
-
-
-def _command() -> int:
     match sys.argv[1:]:
         case []:
             print(HELP, end="", file=sys.stderr)
@@ -69,7 +61,7 @@ def _command() -> int:
         case ["run", *rest]:
             return run(rest)
         case ["doctor"]:
-            return importlib.import_module("gradledger.doctor").main()  # type: ignore[no-any-return]
+            return _doctor()
         case [command, *_]:
             return _monitor(command)
     raise AssertionError("unreachable: the cases cover all command lines")
@@ -100,6 +92,14 @@ def run(argv: list[str]) -> int:
     if reason := unreachable.reason(command):
         write_line(reason)
     return _exec(command, env)
+
+
+def _doctor() -> int:
+    try:
+        return importlib.import_module("gradledger.doctor").main()  # type: ignore[no-any-return]
+    except BrokenPipeError:  # `gradledger doctor | head -1`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at the end
+        return 1
 
 
 def _parser() -> argparse.ArgumentParser:
