@@ -39,7 +39,8 @@ def _rewards(arguments: dict[str, Any]) -> Call:
     if kind == "bnpo" or (kind in _OF_TOKENS and window is None and _ranks() == 1):
         return _mean(mask.sum())
     if kind in _OF_TOKENS and window is not None:
-        return Call("sum", tokens=mask.sum(), scale=_ranks() / window, cross_entropy=False)
+        divisor = (torch.as_tensor(window, dtype=torch.float32) / _ranks()).clamp(min=1.0)
+        return Call("sum", tokens=mask.sum(), scale=1.0 / divisor, cross_entropy=False)
     return _mean(mask.shape[0], f"how Liger's {kind!r} weighs sequences is not read")
 
 

@@ -35,12 +35,8 @@ def _fused(arguments: dict[str, Any]) -> Call:
 
 def _chunked(arguments: dict[str, Any]) -> Call:
     # the divisor is that of ``n_items``, or the count itself: both are one number of the call
-    return Call("sum", arguments["targets"], _IGNORED, scale=_one_over(arguments["divisor"]))
-
-
-def _operator(arguments: dict[str, Any]) -> Call:
-    targets, ignored = arguments["targets"], arguments["ignore_index"]
-    return Call("sum", targets, ignored, scale=_one_over(arguments["divisor"]))
+    ignored = arguments.get("ignore_index", _IGNORED)
+    return Call("sum", arguments["targets"], ignored, scale=_one_over(arguments["divisor"]))
 
 
 def _one_over(count: Any) -> Any:
@@ -72,7 +68,7 @@ ADAPTERS = (
         "unsloth_zoo.fused_losses.fused_linear",
         "_ce_op",
         frozenset({"targets", "divisor", "ignore_index"}),
-        _operator,
+        _chunked,
         method="_setup_context_fn",
         node="GeneratedBackwardFor_unsloth_zoo_fused_linear_ce_v2_defaultBackward",
     ),
