@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gradledger.records import MicroBatch, Replica, Samples, StepRecord
+from gradledger.records import Event, MicroBatch, Replica, Samples, StepRecord
 from gradledger_monitor.model.findings import EvaluationResult, Finding
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.ddp.common import names, synced
@@ -242,6 +242,16 @@ def test_a_collective_after_backward_may_combine_ranks_unless_each_keeps_its_own
     norms: tuple[float | None, ...], more: dict[str, Any], is_reported: bool
 ) -> None:
     assert (alone(norms, **{"collectives_after": 1, **more}) is not None) is is_reported
+
+
+def test_norms_are_those_before_clipping_which_makes_them_equal() -> None:
+    clips = [Event("clip_norm", after=1, limit=1.0, norm=norm) for norm in (2.0, 4.0)]
+    ranks = [
+        rank("no_sync", sync="none", norm=1.0, events=[clip], collectives_after=1) for clip in clips
+    ]
+    finding = finding_of("ddp.never_synced", *ranks)
+    assert finding is not None
+    assert finding.evidence["norms"] == pytest.approx({"0": 2.0, "1": 4.0}, rel=1e-5)
 
 
 def test_local_sgd_under_a_wrapper_is_left_alone() -> None:

@@ -255,18 +255,19 @@ def _as_accumulated(record: StepRecord) -> StepRecord:
 
 def norms_differ(rows: Iterable[StepRecord]) -> bool:
     """Whether the gradients' norms, before clipping, are known on all ranks and differ."""
-    norms = [_norm(record) for record in rows]
+    norms = [norm_before_clipping(record) for record in rows]
     finite = [norm for norm in norms if norm is not None and math.isfinite(norm)]
     return len(finite) == len(norms) and not are_equal(finite, tolerances.NORM)
 
 
 def norms_are_equal(rows: Iterable[StepRecord]) -> bool:
     """Whether the gradients' norms, before clipping, are known on all ranks, equal and not 0."""
-    norms = [_norm(record) or math.nan for record in rows]
+    norms = [norm_before_clipping(record) or math.nan for record in rows]
     return all(map(math.isfinite, norms)) and are_equal(norms, tolerances.NORM)
 
 
-def _norm(record: StepRecord) -> float | None:
+def norm_before_clipping(record: StepRecord) -> float | None:
+    """The norm of the gradients of this rank, without the clipping of its last calls."""
     norm = number(record.norm)
     return None if norm is None else norm / clipping_of_window(record)
 

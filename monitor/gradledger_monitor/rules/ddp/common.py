@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from gradledger_monitor.ingest.schema import MicroBatch, StepRecord
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.numbers import number
+from gradledger_monitor.model.ranks.manual_all_reduce import norm_before_clipping
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.rule import Precondition, Window, not_applicable, not_measured
 
@@ -84,8 +85,13 @@ def norms_differ(facts: StepFacts) -> bool:
     """Whether the norms of the ranks' gradients are known and differ: nothing combined these."""
     if any("norm" in record.missing for record in facts.records.values()):
         return False
-    norms = [number(r.norm) or 0.0 for r in facts.records.values()]
+    norms = [norm_before_clipping(record) or 0.0 for record in facts.records.values()]
     return max(norms) - min(norms) > facts.tolerance * max(norms)
+
+
+def norms_by_rank(facts: StepFacts) -> dict[str, float | None]:
+    """The norms of the gradients before clipping, which sets many of them to its limit."""
+    return {str(r): norm_before_clipping(each) for r, each in list(facts.records.items())[:16]}
 
 
 def hook_combines_nothing(facts: StepFacts) -> bool:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.step_facts import StepFacts
-from gradledger_monitor.rules.ddp.common import finite_values, names, norms_differ
+from gradledger_monitor.rules.ddp.common import finite_values, names, norms_by_rank, norms_differ
 from gradledger_monitor.rules.ddp.replicas import SAME, differ_by
 from gradledger_monitor.rules.number_text import counted
 from gradledger_monitor.rules.rule import finding
@@ -75,7 +75,7 @@ class ModelCopies:
             ranks=ranks,
             windows=self.windows,
             sources=self.sources[:16],
-            norms={str(r): number(x.norm) for r, x in list(facts.records.items())[:16]},
+            norms=norms_by_rank(facts),
         )
 
 

@@ -13,6 +13,7 @@ from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.ddp.common import (
     SEVERAL_RANKS_TO_THE_END,
     hook_combines_nothing,
+    norms_by_rank,
     norms_differ,
     synced,
 )
@@ -163,7 +164,7 @@ class NeverSynced(Rule):
             ranks=facts.run.world_size,
             micro_batches=facts.micro_batches,
             bypassed=wrappers == {"bypassed"},
-            norms={str(r): number(x.norm) for r, x in list(facts.records.items())[:16]},
+            norms=norms_by_rank(facts),
         )
 
 
@@ -187,7 +188,7 @@ def _of_hook(facts: StepFacts) -> Outcome:
         FIX_HOOK,
         ranks=facts.run.world_size,
         micro_batches=facts.micro_batches,
-        norms={str(r): number(x.norm) for r, x in list(facts.records.items())[:16]},
+        norms=norms_by_rank(facts),
     )
 
 
