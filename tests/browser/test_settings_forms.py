@@ -60,6 +60,13 @@ def refused(page: Page) -> Iterator[None]:
     expect(page.get_by_role("alert")).to_be_visible()
 
 
+def open_rules(page: Page, *families: str) -> None:
+    """The rules of the settings, with those of these families in view."""
+    page.goto("/settings/rules")
+    for family in families:
+        page.locator("summary").filter(has_text=family).press("Enter")
+
+
 def field(page: Page, name: str) -> Locator:
     """The field of a threshold or of a time."""
     return page.locator(f'[id="{name}"]')
@@ -72,7 +79,7 @@ def save(page: Page, section: str) -> None:
 
 def test_a_threshold_and_a_disabled_rule_are_set_and_reset(page: Page, service: Service) -> None:
     before = revision(service)
-    page.goto("/settings/rules")
+    open_rules(page, "norm", "clip")
     field(page, "norm.spike.z").fill("6")
     page.get_by_label("clip.always_engaged is disabled").check()
     save(page, "rules")
@@ -104,7 +111,7 @@ def test_retention_is_chosen(page: Page, service: Service) -> None:
 def test_a_refused_form_keeps_the_input(page: Page, service: Service) -> None:
     before = revision(service)
     page.emulate_media(color_scheme="light")
-    page.goto("/settings/rules")
+    open_rules(page, "norm")
     field(page, "norm.spike.z").fill("0,5")
     field(page, "norm.spike.least").fill("2")
     field(page, "norm.spike.steps").fill("2.5")
@@ -141,7 +148,7 @@ def test_retention_that_makes_no_sense_is_refused_by_field(page: Page, service: 
 
 
 def test_a_concurrent_change_is_shown_beside_the_input(page: Page, service: Service) -> None:
-    page.goto("/settings/rules")
+    open_rules(page, "norm")
     put(service, "rules", {"thresholds": {"norm.spike": {"z": 8}}})
     field(page, "norm.spike.z").fill("6")
     with refused(page):
@@ -161,7 +168,7 @@ def test_what_the_operator_set_cannot_be_typed_over(browser: Browser, tmp_path: 
         page.goto("/settings/retention")
         expect(field(page, "keep_detail_days")).to_have_count(0)
         expect(page.locator("#retention")).to_contain_text("Set in GRADLEDGER_KEEP_DETAIL_DAYS")
-        page.goto("/settings/rules")
+        open_rules(page, "norm")
         expect(page.locator("#rules input[type=checkbox]")).to_have_count(0)
         expect(page.locator("#rules")).to_contain_text("set in GRADLEDGER_RULES_OFF")
         field(page, "norm.spike.z").fill("6")
@@ -173,7 +180,7 @@ def test_what_the_operator_set_cannot_be_typed_over(browser: Browser, tmp_path: 
 
 def test_the_field_that_the_keyboard_is_at_is_never_behind_the_bar(page: Page) -> None:
     page.set_viewport_size({"width": 390, "height": 500})
-    page.goto("/settings/rules")
+    open_rules(page, "run", "scheduler", "scaler", "norm", "loss", "eval")
     field(page, "run.stalled.span").focus()
     for _ in range(40):
         page.keyboard.press("Tab")

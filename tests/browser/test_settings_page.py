@@ -27,6 +27,8 @@ def test_a_token_is_shown_once_and_can_be_revoked(page: Page, service: Service) 
 
 def test_every_rule_and_its_parameters_are_shown(page: Page, service: Service) -> None:
     page.goto("/settings/rules")
+    for family in page.locator("#rules summary").all():
+        family.click()
     shown = set(page.locator("#rules tbody th code").all_inner_texts())
     assert shown == set(rules_by_id())
     page.goto("/settings/service")

@@ -98,11 +98,15 @@ def _skipped(facts: StepFacts) -> float | None:
 
 
 def _clipping(facts: StepFacts) -> tuple[float | None, float | None, float | None]:
-    """The norm before the last clipping by norm, its limit, and whether it scaled down."""
+    """The norm before the last clipping by norm, its limit, and whether it scaled down.
+
+    A call whose limit is infinite only measures the norm.
+    """
     clips = facts.own_calls("clip_norm")
-    if not clips:
+    limit = number(clips[-1].limit) if clips else math.inf
+    if limit == math.inf:
         return None, None, None
-    norm, limit = number(clips[-1].norm), number(clips[-1].limit)
+    norm = number(clips[-1].norm)
     return norm, limit, None if norm is None or limit is None else float(norm > limit)
 
 
