@@ -27,7 +27,7 @@ LABELS = {
     "lr": "learning rate",
     "micro_batches": "micro-batches",
     "largest_norm": "largest norm of a rank",
-    "collectives": "collectives in a step",
+    "collectives": "collectives in the backwards of a step",
     "samples": "samples in a step",
     "tokens": "tokens in a step",
     "loss_reported": "reported loss",

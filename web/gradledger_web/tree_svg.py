@@ -103,7 +103,8 @@ def _evidence(node: str, last: LastValues, ranks: int) -> list[str]:
     """The last measured values that answer a question, as short texts."""
     if node == "ddp":
         per_step = _per_step(last, "collectives", "collective")
-        return [formatting.plural(ranks, "rank"), per_step] if ranks > 1 else []
+        in_backward = f"{per_step} in backward" if per_step else ""
+        return [formatting.plural(ranks, "rank"), in_backward] if ranks > 1 else []
     return _EVIDENCE[node](last) if node in _EVIDENCE else []
 
 
