@@ -80,6 +80,12 @@ def test_the_page_of_a_rule_has_its_thresholds_its_incidents_and_the_runs_that_s
     assert "a right run" not in page
 
 
+def test_lists_of_a_manual_are_lists_of_its_page(service: Service) -> None:
+    page = text(service, "/rules/loss.diverging")
+    assert "<ul><li>Each of the last 5 losses" in page and "</li><li>For 100 steps" in page
+    assert "- Each of" not in page
+
+
 def test_a_run_whose_clock_was_not_set_has_no_age(tmp_path: Path) -> None:
     with running_service(tmp_path / "gradledger.db") as service:
         service.post(batch("r", [step(1)], name="without times", started=12_345.6))

@@ -61,7 +61,7 @@ def show_rule(state: StateDep, rule: RuleId) -> HTMLResponse:
         "rule.html",
         rule=rule,
         headline=_plain(headline),
-        parts=[(part.startswith("**"), _pieces(" ".join(part.split()))) for part in parts],
+        parts=[_part(part) for part in parts],
         kind=docs.KINDS[definition.kind],
         fix=docs.fix(definition),
         thresholds=definition.parameters(),
@@ -70,6 +70,13 @@ def show_rule(state: StateDep, rule: RuleId) -> HTMLResponse:
         runs=findings_inbox.runs_with(state.store, rule, clock.now(), MOST_RUNS),
         most_runs=MOST_RUNS,
     )
+
+
+def _part(text: str) -> tuple[str, list[list[Piece]]]:
+    """A heading, paragraph or list of a manual: the element of its page, and its texts."""
+    element = "h2" if text.startswith("**") else "ul" if text.startswith("- ") else "p"
+    texts = text.removeprefix("- ").split("\n- ") if element == "ul" else [text]
+    return element, [_pieces(" ".join(each.split())) for each in texts]
 
 
 def _plain(text: str) -> str:

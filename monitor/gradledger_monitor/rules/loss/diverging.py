@@ -43,8 +43,8 @@ class Diverging(Rule):
     - For 100 steps and a fifth of the run, the median cross entropy per token of 20 steps has
       been above the middle between the start and the best such median, does not fall, and is
       out of the range of the best steps: a modified z-score above 3.5, which is the median
-      over the median absolute deviation, times 0.6745 (B. Iglewicz and D. Hoaglin, *How to
-      detect and handle outliers*, 1993).
+      over the median absolute deviation, times 0.6745 (B. Iglewicz and D. Hoaglin, How to
+      detect and handle outliers, 1993).
 
     The first two remain until the median of these steps is below 3 times the largest loss of the
     first 5 steps (of 1, if that is smaller); of a cross entropy, below the middle, or below the
