@@ -26,6 +26,7 @@ memory_folder.use()
 
 # How long an example takes is the machine's affair, not the code's.
 hypothesis.settings.register_profile("patient", deadline=None)
+hypothesis.settings.register_profile("fast", deadline=None, max_examples=15)
 hypothesis.settings.load_profile("patient")
 
 

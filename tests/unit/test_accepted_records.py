@@ -33,6 +33,7 @@ from gradledger_monitor.rules.overrides import RuleOverrides
 from gradledger_monitor.rules.rule import Window
 from gradledger_web import charts, evidence_svg, rank_table, step_table, window_timeline
 from gradledger_web.chart_svg import Curve, Frame, plot
+from helpers.examples import examples
 from helpers.wire_values import (
     FLOATS,
     accepted,
@@ -172,7 +173,7 @@ def losses(records: Sequence[schema.EvalRecord]) -> dict[str, dict[int, float]]:
     return found
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=examples(120), deadline=None, suppress_health_check=SLOW)
 @given(accepted_runs, st.integers(1, 2), ANY_STEPS, st.lists(evaluations, max_size=5))
 def test_whatever_the_wire_accepts_can_be_evaluated(
     run: schema.RunRecord,
@@ -183,7 +184,7 @@ def test_whatever_the_wire_accepts_can_be_evaluated(
     check(info_of(run, ranks), by_rank(windows, ranks), losses(evaluated))
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=SLOW)
 @given(st.integers(1, 2), ANY_STEPS)
 def test_the_same_records_give_the_same_result(
     ranks: int, windows: list[tuple[schema.StepRecord, schema.StepRecord]]
@@ -292,7 +293,7 @@ def test_a_window_as_long_as_the_wire_allows_can_be_evaluated() -> None:
     check(RunInfo("r", "n", 1, ["SGD"]), [{0: accepted(fields)}], {})
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=SLOW)
 @given(st.lists(st.floats(allow_nan=False), min_size=1, max_size=8))
 @example([1e308, -1e308])
 @example([5e-324, 1e-310])

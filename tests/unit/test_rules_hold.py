@@ -12,6 +12,7 @@ from gradledger import records
 from gradledger_monitor.evaluation.run_state import RunState
 from gradledger_monitor.ingest import schema
 from gradledger_monitor.model.step_facts import RunInfo, merge
+from helpers.examples import examples
 from helpers.strategies import step_records
 
 
@@ -28,7 +29,7 @@ def evaluated(run: RunInfo, windows: list[dict[int, schema.StepRecord]]) -> dict
     return asdict(state.result())
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.lists(step_records, min_size=1, max_size=2), min_size=1, max_size=4))
 def test_no_rule_fails_on_anything_that_the_wire_accepts(
     windows: list[list[records.StepRecord]],
@@ -39,7 +40,7 @@ def test_no_rule_fails_on_anything_that_the_wire_accepts(
     assert coverage and not [reason for reason in coverage.values() if "the rule failed" in reason]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(st.lists(st.tuples(step_records, step_records), min_size=1, max_size=3))
 def test_the_order_in_which_ranks_arrive_changes_nothing(
     windows: list[tuple[records.StepRecord, records.StepRecord]],

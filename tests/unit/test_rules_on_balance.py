@@ -16,11 +16,12 @@ from hypothesis import strategies as st
 
 from gradledger.records import StepRecord, Term
 from gradledger_monitor.model.step_facts import StepFacts
+from helpers.examples import examples
 from helpers.facts import accused, facts, judged, record, term
 
 Window = list[int]  # tokens of each micro-batch
 
-quick = settings(max_examples=min(40, settings().max_examples), deadline=None)
+quick = settings(max_examples=examples(40), deadline=None)
 counts = st.integers(1, 4000)
 
 

@@ -17,6 +17,7 @@ from gradledger_monitor.model.inactivity import Inactivity
 from gradledger_monitor.model.step_facts import RunInfo
 from gradledger_monitor.rules.overrides import RuleOverrides
 from helpers.batches import fair_step, step
+from helpers.examples import examples
 from helpers.strategies import step_records
 
 RUN = RunInfo("r", "a run", 1, ["SGD"], environment={"torch": "2.13"})
@@ -48,7 +49,7 @@ def restored(state: RunState) -> RunState:
     return other
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.lists(step_records, min_size=2, max_size=12), st.data())
 def test_a_restored_state_gives_the_same_result(records: list[Any], data: st.DataObject) -> None:
     steps = [arrived(record, number) for number, record in enumerate(records, 1)]

@@ -23,13 +23,16 @@ from gradledger_monitor.store.steps import chunks
 from gradledger_monitor.workers.evaluator import Evaluator
 from gradledger_monitor.workers.retention import run_retention
 from helpers.batches import fair_step, step
+from helpers.examples import examples
 from helpers.sending import Clock, judged, send
 
 runs = (f"run-{number}" for number in itertools.count())
 few_steps = st.lists(st.integers(1, 30), min_size=1, max_size=12)
 some_batches = st.lists(st.tuples(st.integers(0, 2), few_steps), min_size=1, max_size=8)
 often = settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(25),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 
 
