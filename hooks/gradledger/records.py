@@ -216,6 +216,8 @@ class Replica:
     indices: list[int] = field(default_factory=list)  # in the order of the parameter groups, from 0
     fingerprints: list[float] = field(default_factory=list)
     shapes: list[list[int]] = field(default_factory=list)
+    # without wrappers; "parameter 3": not known. Sent at the first measurement of an optimizer.
+    names: list[str] = field(default_factory=list)
 
 
 @dataclass(eq=False, repr=False)

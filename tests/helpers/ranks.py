@@ -29,5 +29,5 @@ def play(script: Path, folder: Path, ranks: int = 2) -> list[Any]:
     stderr = [process.communicate(HANGS)[1] for process in processes]
     for process, text in zip(processes, stderr, strict=True):
         assert process.wait() == 0, "\n".join(stderr)
-        assert "gradledger" not in text, text
+        assert "gradledger:" not in text, text
     return [torch.load(output) for output in outputs]

@@ -70,7 +70,18 @@ def test_a_parameter_that_differs_after_a_step_is_left_out_of_the_all_reduce() -
     found = finding(run(EQUAL, SECOND, norm=(1.0, 1.1)))
     assert found is not None and found.first_step == 2
     assert found.title == "Left out of the all-reduce: 1 parameter"
-    assert "1 of 3 parameters differs" in found.summary and "2: [4]" in found.summary
+    assert (
+        "1 of 3 parameters differs" in found.summary
+        and "was equal at first: parameter 1 [4]." in found.summary
+    )
+
+
+def test_the_names_of_parameters_are_those_of_the_first_measurement() -> None:
+    replicas = Replicas()
+    for names in (["embed.weight", "head.weight", "head.bias"], []):
+        ranks = [Replica(3, [0, 1, 2], values, [[4]] * 3, names) for values in EQUAL]
+        replicas.add(facts(*(record([term(10, 0.1)], replica=replica) for replica in ranks)))
+    assert replicas.listed({1: [4], 7: [2, 3]}) == ["head.weight [4]", "parameter 7 [2, 3]"]
 
 
 def test_the_fix_of_one_that_is_left_out_spares_parameters_that_differed_at_first() -> None:

@@ -20,12 +20,16 @@ class OpenReplica:
     shapes: list[list[int]]
     counts: list[int]
     sample: Deferred
+    names: list[str]  # of each, or none
 
     def resolve(self) -> Replica:
         """The wire record, without parameters that have no coordinate that can be read."""
         replica, values = Replica(self.total), iter(self.sample.values())
-        for index, shape, count in zip(self.indices, self.shapes, self.counts, strict=True):
+        names = self.names or [""] * len(self.indices)
+        each = zip(self.indices, self.shapes, self.counts, names, strict=True)
+        for index, shape, count, name in each:
             if count:
+                replica.names += [name] if name else []
                 replica.indices.append(index)
                 replica.shapes.append(shape)
                 own = list(itertools.islice(values, count))

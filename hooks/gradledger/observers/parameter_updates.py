@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary, WeakSet
 from gradledger.capture.async_copy import Deferred, values_soon
 from gradledger.capture.gradient_probe import copy_coordinates, copy_each, spread
 from gradledger.capture.isolation import is_dtensor
+from gradledger.capture.layers.parameter_names import names_of
 from gradledger.capture.open_records import OpenStep
 from gradledger.capture.replica_sample import OpenModels, OpenReplica
 from gradledger.observers.base import Observer
@@ -60,16 +61,23 @@ class ParameterUpdates(Observer):
             step.parameters_after = copy_coordinates(window.probed_parameters)
 
     def _sample_replica(self, step: OpenStep, window: OptimizerWindow) -> None:
-        groups = getattr(window.optimizer, "param_groups", ())
+        groups = list(getattr(window.optimizer, "param_groups", ()))
         total = sum(len(group["params"]) for group in groups)
+        first = window not in self._totals
         grown = total > self._totals.get(window, total)  # what joins should be equal on all ranks
         self._totals[window] = total
         if step.step > ALL_UNTIL and step.step % EVERY != 1 and not grown:
             return
-        _sample(step, window, replica_indices(1 if grown else step.step, total))
+        names = names_of(groups, search=False) if first else None
+        _sample(step, window, replica_indices(1 if grown else step.step, total), names)
 
 
-def _sample(step: OpenStep, window: OptimizerWindow, indices: list[int]) -> None:
+def _sample(
+    step: OpenStep,
+    window: OptimizerWindow,
+    indices: list[int],
+    names: dict[int, str] | None = None,
+) -> None:
     parameters = window.parameters()
     if step.fields.get("outside"):  # each rank holds the whole of what FSDP2 leaves out
         indices = [index for index in indices if not is_dtensor(parameters[index])]
@@ -78,7 +86,8 @@ def _sample(step: OpenStep, window: OptimizerWindow, indices: list[int]) -> None
         sample, counts = copy_each(chosen, COORDINATES)
         if sample is not None:
             shapes = [list(parameter.shape) for parameter in chosen]
-            step.replica = OpenReplica(len(parameters), indices, shapes, counts, sample)
+            of_each = [names[id(parameter)] for parameter in chosen] if names else []
+            step.replica = OpenReplica(len(parameters), indices, shapes, counts, sample, of_each)
 
 
 def replica_indices(step: int, total: int) -> list[int]:

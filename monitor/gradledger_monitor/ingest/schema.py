@@ -183,6 +183,7 @@ class Replica(Struct, gc=False, kw_only=True, omit_defaults=True):
     indices: Annotated[list[Count], Meta(max_length=1_024)] = []
     fingerprints: Annotated[list[Number], Meta(max_length=1_024)] = []
     shapes: Annotated[list[Shape], Meta(max_length=1_024)] = []
+    names: Annotated[list[Name], Meta(max_length=1_024)] = []
 
 
 MAX_LAYERS = 512

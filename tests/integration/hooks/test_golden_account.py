@@ -207,7 +207,7 @@ BEGUN: Plain = {
     "norm": 2.5,
     "parameters": 1.0,
     "update_ratio": 1.25,
-    "replica": replica(1.0),
+    "replica": replica(1.0) | {"names": ["weight"]},
     "code": ["backward", "loss", "backward", "loss", "step"],
 }
 ENDED: Plain = {

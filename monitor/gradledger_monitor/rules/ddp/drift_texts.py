@@ -7,7 +7,7 @@ from collections.abc import Sequence, Sized
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.ddp.common import finite_values
 from gradledger_monitor.rules.ddp.groups_apart import shown
-from gradledger_monitor.rules.ddp.replicas import SAME, Replicas, differ_by, listed
+from gradledger_monitor.rules.ddp.replicas import SAME, Replicas, differ_by
 from gradledger_monitor.rules.number_text import counted, significant
 
 APART = "The replicas differ between the ranks"
@@ -90,15 +90,15 @@ def grouped(groups: Sequence[Sequence[int]], windows: int) -> tuple[str, str, st
 def left_out(replicas: Replicas, all_drift: bool) -> tuple[str, str, str]:
     """``all_drift``: what was combined drifts, too."""
     parameters = replicas.drifted
-    differ = f"{share(parameters, replicas.total)} between the ranks"
+    drifted = drift(parameters, replicas.total)
     start = "The ranks combine gradients, and yet step on different ones"
     if all_drift or len(parameters) == replicas.total:
         causes = (
             "An all-reduce that leaves out some gradients does this before they are clipped by "
             "norm; so does a step that does not wait for an asynchronous all-reduce"
         )
-        return start, f"{differ}, and were equal at first. {causes}.", FIX_BY_HAND
-    shapes = "; ".join(listed(parameters)[:4]) + ("; ..." if len(parameters) > 4 else "")
+        return start, f"{drifted}. {causes}.", FIX_BY_HAND
+    shapes = ", ".join(replicas.listed(parameters)[:4]) + (", ..." if len(parameters) > 4 else "")
     within = ""
     if replicas.groups:
         title = f"Not combined over all ranks: {counted(len(parameters), 'parameter')}"
@@ -107,7 +107,7 @@ def left_out(replicas: Replicas, all_drift: bool) -> tuple[str, str, str]:
         title = f"Left out of the all-reduce: {counted(len(parameters), 'parameter')}"
     return (
         title,
-        f"{start}. {differ}, and were equal at first (number and shape: {shapes}).{within}",
+        f"{start}. {drifted}: {shapes}.{within}",
         FIX_BESIDE_SHARDS if replicas.differed_at_start else FIX_BY_HAND,
     )
 
@@ -115,6 +115,11 @@ def left_out(replicas: Replicas, all_drift: bool) -> tuple[str, str, str]:
 def share(parameters: Sized, total: int) -> str:
     verb = "differs" if len(parameters) == 1 else "differ"
     return f"{len(parameters):,} of {counted(total, 'parameter')} {verb}"
+
+
+def drift(parameters: Sized, total: int) -> str:
+    verb = "was" if len(parameters) == 1 else "were"
+    return f"{share(parameters, total)} between the ranks, and {verb} equal at first"
 
 
 def rates(facts: StepFacts) -> str:

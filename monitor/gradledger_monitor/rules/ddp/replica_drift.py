@@ -30,7 +30,7 @@ from gradledger_monitor.rules.ddp.model_averages import (
     MIXED,
     ModelAverages,
 )
-from gradledger_monitor.rules.ddp.replicas import SAME, Replicas, differ_by, listed
+from gradledger_monitor.rules.ddp.replicas import SAME, Replicas, differ_by
 from gradledger_monitor.rules.ddp.tied_stages import TiedStages
 from gradledger_monitor.rules.ddp.trained_apart import (
     ALONE,
@@ -210,7 +210,7 @@ class ReplicaDrift(Rule):
             outside=outside,
             norms=norms[:16],
             parameters_differ=apart,
-            parameters=listed(self._replicas.apart)[:16],
+            parameters=self._replicas.listed(self._replicas.apart)[:16],
             learning_rates=rates[:16],
         )
 
@@ -231,7 +231,7 @@ class ReplicaDrift(Rule):
             f"equal at first, and {texts.share(drifted, ignored)} now.",
             texts.FIX_IGNORED,
             outside=ignored,
-            parameters=listed(drifted)[:16],
+            parameters=self._replicas.listed(drifted)[:16],
         )
 
     def _count_beside_ddp(self, facts: StepFacts) -> int:
@@ -250,11 +250,11 @@ class ReplicaDrift(Rule):
             f"Trained outside the DDP wrapper: {counted(replicas.total, 'parameter')}",
             f"In the last {counted(self._beside, 'window')}, DDP synchronised the gradients of "
             "other parameters, and none of this optimizer's, which no wrapper holds. "
-            f"{texts.share(replicas.drifted, replicas.total)} between the ranks, and were equal at "
-            "first. If each rank is meant to train its own, this is intended.",
+            f"{texts.drift(replicas.drifted, replicas.total)}. If each rank is meant to train its "
+            "own, this is intended.",
             FIX,
             outside=replicas.total,
-            parameters=listed(replicas.drifted)[:16],
+            parameters=replicas.listed(replicas.drifted)[:16],
         )
 
     # ------------------------------------------------------------------ by hand
@@ -293,7 +293,7 @@ class ReplicaDrift(Rule):
             title,
             summary,
             fix,
-            parameters=listed(replicas.apart)[:16],
+            parameters=replicas.listed(replicas.apart)[:16],
             parameters_apart=len(replicas.apart),
             parameters_total=replicas.total,
             groups=[list(group) for group in combined.groups[:16]],
@@ -341,13 +341,12 @@ class ReplicaDrift(Rule):
             "What the ranks all-reduce is not what they step on",
             f"In the last {counted(self._copies, 'window')}, the loop all-reduced as many numbers "
             "before the step as the gradients have, but each rank stepped on the gradients that it "
-            f"computed. {texts.share(replicas.drifted, replicas.total)} between the "
-            "ranks, and were equal at first. A copy of the gradients that is not copied back does "
-            "this. If it is for a log, and each rank is meant to train its own model, or the "
-            "ranks average their models later, it is intended.",
+            f"computed. {texts.drift(replicas.drifted, replicas.total)}. A copy of the gradients "
+            "that is not copied back does this. If it is for a log, and each rank is meant to "
+            "train its own model, or the ranks average their models later, it is intended.",
             texts.FIX_COPIES,
             windows=self._copies,
-            parameters=listed(replicas.drifted)[:16],
+            parameters=replicas.listed(replicas.drifted)[:16],
             parameters_total=replicas.total,
         )
 

@@ -28,6 +28,7 @@ class Replicas:
         groups=list[list[int]],
         equal_again=bool,
         left_out=dict[int, list[int]],
+        names=dict[int, str],
     )
 
     def __init__(self) -> None:
@@ -40,6 +41,7 @@ class Replicas:
         self.equal_again = False  # parameters that differed were equal later
         # parameters that differed still, where others were equal again
         self.left_out: dict[int, list[int]] = {}
+        self.names: dict[int, str] = {}
 
     def add(self, facts: StepFacts) -> None:
         """Compare the ranks in one step."""
@@ -48,6 +50,7 @@ class Replicas:
             return
         first = measured[0]
         self.total = first.total
+        self.names.update(zip(first.indices, first.names, strict=False))
         columns = zip(*(r.fingerprints for r in measured), strict=True)
         partitions: list[list[list[int]]] = []
         again: dict[int, bool] = {}
@@ -77,6 +80,13 @@ class Replicas:
         """Parameters that differed, and were equal when first measured, with their shapes."""
         return {i: s for i, s in self.apart.items() if not self.differed_at_first[i]}
 
+    def listed(self, parameters: Mapping[int, Sequence[int]]) -> list[str]:
+        """Their names and shapes: ``head.bias [16]``."""
+        return [
+            f"{self.names.get(index, f'parameter {index}')} {list(shape)}"
+            for index, shape in sorted(parameters.items())
+        ]
+
     @property
     def differed_at_start(self) -> bool:
         """Whether some parameter differed when it was first measured."""
@@ -104,8 +114,3 @@ def _partition(ranks: list[int], values: list[float]) -> list[list[int]]:
 def differ_by(values: Sequence[float], tolerance: float) -> bool:
     """Whether the values of the ranks differ, relative to the largest."""
     return len(values) > 1 and max(values) - min(values) > tolerance * max(map(abs, values))
-
-
-def listed(parameters: Mapping[int, Sequence[int]]) -> list[str]:
-    """Parameters by their number, from 1, and shape: ``2: [16]``."""
-    return [f"{index + 1}: {list(shape)}" for index, shape in sorted(parameters.items())]
