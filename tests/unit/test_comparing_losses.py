@@ -39,6 +39,25 @@ def test_triplets_of_the_distances_within_a_micro_batch_are_comparisons(p: float
     assert _compares(_triplets(torch.cdist(left, right, p=p)))
 
 
+def test_examples_that_integer_indices_pick_twice_are_comparisons() -> None:
+    rows = _embeddings()
+    anchor, positive, negative = torch.randint(0, 30, (3, 50))
+    assert _compares(F.triplet_margin_loss(rows[anchor], rows[positive], rows[negative]) / 4)
+    distances = (rows[anchor] - rows[positive]).square().sum(1)
+    assert _compares(F.relu(distances - (rows[anchor] - rows[negative]).square().sum(1)).mean())
+    left, right = (torch.index_select(rows, 0, of) for of in (anchor, positive))
+    assert _compares(F.relu((left * right).sum(1)).mean())
+
+
+def test_rows_that_a_mask_selects_and_sums_over_neighbours_compare_no_examples() -> None:
+    rows, mask = _embeddings(), torch.arange(30) % 3 == 0
+    source, target = torch.randint(0, 30, (2, 50))
+    assert not _compares((rows[mask].exp() * rows[mask]).mean())
+    assert not _compares((F.relu(rows[source]) * rows[source].exp()).mean())
+    messages = torch.zeros_like(rows).index_add(0, target, rows[source] * rows[target])
+    assert not _compares(F.relu(messages).mean())
+
+
 def test_a_product_with_a_weight_or_with_other_rows_compares_no_examples() -> None:
     rows, weight = _embeddings(), torch.randn(5, 3, requires_grad=True)
     picked = torch.randint(0, 5, (20,))

@@ -7,6 +7,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import torch
+
 from gradledger.observers.losses.found_losses import (
     UNKNOWN,
     GraphPath,
@@ -34,6 +36,7 @@ from gradledger.observers.losses.node_names import (
     SOFTMAXES,
     WEIGHT_NORM,
 )
+from gradledger.observers.losses.saved_hooks import saved, saved_list
 
 # Between a log_softmax and a pick, or a pick and the rest.
 _SHIFTS = RESHAPES | {"SliceBackward0", "SelectBackward0"}
@@ -45,7 +48,12 @@ _MOST_SIMILARITIES = 48  # nodes
 _OF_ROWS = RESHAPES | PRODUCTS | {"TBackward0"}
 # Matrices of all pairs of rows of two inputs.
 _ALL_PAIRS = frozenset({"MmBackward0", "CdistBackward0", "EuclideanDistBackward0"})
-_ENDS_OF_PAIRS = _ALL_PAIRS | MODEL_NODES  # the search for pairs ends there
+# The search for pairs ends there; sums over groups, such as over the edges of a node, are no pairs.
+_ENDS_OF_PAIRS = (
+    _ALL_PAIRS
+    | MODEL_NODES
+    | {"IndexAddBackward0", "ScatterAddBackward0", "ScatterReduceBackward0", "IndexPutBackward0"}
+)
 _ROUNDING = 1e-6  # of the weights of a label smoothing, which add up to 1
 _HEAD_DEPTH = 24  # nodes between a cross entropy and the projection that computes its logits
 
@@ -70,17 +78,36 @@ def _is_gathered(node: Any, ranks: int) -> bool:
 
 
 def compares_examples(loss: LossNode) -> bool:
-    """Whether elements of a loss are pairs of examples: of a matrix of rows and the same rows.
+    """Whether elements of a loss are pairs of examples: of a matrix of rows and the same rows, or
+    of rows that integer indices pick twice.
 
     How many pairs or triplets a micro-batch has follows from its classes, not from its size.
     """
-    return any(map(_compares_rows, _nodes_below(loss, lambda name: name not in _ENDS_OF_PAIRS)))
+    nodes = [*_nodes_below(loss, lambda name: name not in _ENDS_OF_PAIRS)]
+    picked = set(filter(None, map(_picked_rows, nodes)))
+    return len({rows for rows, _ in picked}) < len(picked) or any(map(_compares_rows, nodes))
 
 
 def _compares_rows(node: Any) -> bool:
     sides = [_rows(side) for side, _ in node.next_functions]
     pairs = node.name() in _ALL_PAIRS and len(sides) == 2
     return pairs and sides[0] is not None and sides[0] is sides[1]
+
+
+def _picked_rows(node: Any) -> tuple[Any, int] | None:
+    """The node of the rows that this one picks by their integer indices, and which indices.
+
+    A mask leaves some rows out instead.
+    """
+    index = None
+    if node.name() == "IndexSelectBackward0" and node._saved_dim == 0:
+        index = saved(node, "index")
+    elif node.name() == "IndexBackward0":
+        indices = saved_list(node, "indices")
+        index = indices[0] if len(indices) == 1 else None
+    if index is None or index.dtype == torch.bool:
+        return None
+    return node.next_functions[0][0], index.data_ptr()
 
 
 def _nodes_below(loss: LossNode, passes: Callable[[str], bool]) -> Iterator[Any]:

@@ -86,6 +86,15 @@ def saved(node: Any, name: str) -> torch.Tensor | None:
     return value if value is None or is_plain(value) else None
 
 
+def saved_list(node: Any, name: str) -> list[torch.Tensor | None]:
+    """The saved tensors of a list, such as of an index; empty if a saved-tensor hook holds one."""
+    raw = getattr(node, "_raw_saved_" + name, ())
+    if any(has_unpack_hook(node, each) for each in raw):
+        return []
+    values = getattr(node, "_saved_" + name, ())
+    return [] if any(v is not None and not is_plain(v) for v in values) else [*values]
+
+
 def _is_free(node: Any) -> bool:
     """Whether no scope was active when the node was created."""
     thread = get_ident()
