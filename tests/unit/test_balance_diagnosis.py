@@ -139,6 +139,27 @@ def test_a_bare_mean_that_wanders_is_not_accused_of_it_and_not_called_right() ->
     assert pattern_and_ratio(window, of_one_weight, of_one_weight) == ("constant", 1.0)
 
 
+@pytest.mark.parametrize(
+    ("divisor", "balance", "pattern"),
+    [(60, 1.0, "coefficient"), (67, 1.0, "other_divisor"), (60, 0.5, "other_divisor")],
+)
+def test_the_count_of_the_boxes_of_the_window_divides_the_classes_of_a_detector(
+    divisor: float, balance: float, pattern: Pattern
+) -> None:
+    """The boxes of two images, 15 and 5 in each micro-batch, four numbers for each box."""
+
+    def images(weight: float) -> list[Term]:
+        classes = [term(n, weight, "sum", kind="SmoothBackward") for n in (380, 372)]
+        boxes = [term(4 * n, weight, "sum", kind="SumBackward0", positions=n) for n in (15, 5)]
+        for each in classes:
+            each.size, each.elements, each.positions = 480, 480, 120
+        return [*classes, *boxes]
+
+    window = facts(record([images(balance / divisor)] * 3))
+    past = [Closed(3, b, 2256.0, "other_divisor") for b in (9.0, 7.1)]
+    assert first(window, past).pattern == pattern
+
+
 def test_a_divisor_of_unknown_meaning_equals_the_count_by_chance() -> None:
     past = Closed(4, 0.5, 200.0, "other_divisor")
     by_hand = [dataclasses.replace(term(n, 1 / 200), kind="MeanBackward0") for n in EVEN]

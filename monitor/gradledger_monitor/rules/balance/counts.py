@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple, get_args
 
 from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.model.step_facts import StepFacts
+from gradledger_monitor.model.token_ledger import total
 from gradledger_monitor.rules.balance.patterns import (
     VARIES,
     Closed,
@@ -116,6 +117,28 @@ def steps_of_one_window(
     shown = [each for each in windows if each.is_window and each.micro_batches > 1]
     enough = len(shown) > 1 or any(each.micro_batches > 2 for each in shown)
     return shown[-1] if enough and windows[-1].tokens <= windows[-1].divisor * (1 + EXACT) else None
+
+
+def divides_by_count_beside(facts: StepFacts, objective: Objective) -> bool:
+    """Whether an element weighs one over what the other losses of one kind count in the window.
+
+    A detector divides the losses of its classes and of its boxes by the number of boxes. Each image
+    may have losses of its own.
+    """
+    counts: dict[tuple[str, str], float] = {}
+    for other in facts.objectives:
+        if other is objective or other.is_penalty:
+            continue
+        by_unit = {
+            "tokens": total(term.tokens for term in other.terms),
+            "positions": total(term.loss_term.positions or 0.0 for term in other.terms),
+            "shown": other.ledger.tokens,
+        }
+        for unit, count in by_unit.items():
+            counts[other.kind, unit] = counts.get((other.kind, unit), 0.0) + count
+    constant = abs(objective.coefficient or 1.0) * (facts.run.declared_scale or 1.0)
+    divisor = constant * objective.ledger.tokens / (objective.ledger.balance or math.inf)
+    return any(abs(count - divisor) <= facts.tolerance * divisor for count in counts.values())
 
 
 class _Divided(NamedTuple):

@@ -13,6 +13,7 @@ from gradledger_monitor.rules.balance.after_backward import (
 )
 from gradledger_monitor.rules.balance.counts import (
     NO_COUNT,
+    divides_by_count_beside,
     divisors_are_counts,
     followed_count,
     steps_of_one_window,
@@ -220,6 +221,8 @@ def _of_unknown_divisor(
     even = objective.reading.is_even(facts.tolerance)
     if even and all(map(near, weights)):
         return Diagnosis("constant", objective=objective)
+    if even and divides_by_count_beside(facts, objective):
+        return Diagnosis("coefficient", objective=objective)
     followed = followed_count(facts, objective, past) if even else None
     if followed is None:
         return Diagnosis("other_divisor", OTHER_DIVISOR, objective)
