@@ -78,6 +78,25 @@ def test_a_further_loss_that_is_not_divided_is_named_beside_a_balanced_one() -> 
     assert found["mean"].balance == approx(0.04)
 
 
+@pytest.mark.parametrize(
+    ("outer", "text"),
+    [
+        (0.5, "not divided by K = 4"),  # of 0.5 * 0.5, which is a weight
+        (0.25, "equal weights"),  # a weight, or the division by K
+        (None, "equal weights"),
+    ],
+)
+def test_a_constant_of_one_over_k_does_not_balance_a_loss_beside_an_undivided_one(
+    outer: float | None, text: str
+) -> None:
+    quarter = router(1 / 16, coefficient=0.25, outer_coefficient=outer)
+    found = verdicts(*[[term(10, 1 / 10, undivided=True), quarter]] * 4)
+    assert found["cross entropy"].text == "not divided by K = 4"
+    assert (found["mean"].balance, found["mean"].text) == (approx(1.0), text)
+    divided = verdicts(*[[term(10, 1 / 40), quarter]] * 4)
+    assert divided["mean"].text == "balanced"
+
+
 def test_many_losses_of_one_kind_are_listed_by_their_number() -> None:
     step = [records.Term("SmoothL1LossBackward0", "mean", 1, size=1, weight=1.0) for _ in range(12)]
     found = verdicts([*step, router(0.01 / 4)])
@@ -163,3 +182,5 @@ def test_the_k_of_a_loss_is_that_of_its_task_if_each_task_has_a_backward() -> No
     both = [term(8, 1 / 8, undivided=True, head=1), term(9, 1 / 9, undivided=True, head=2)]
     texts = {v.text for v in objective_verdicts(Window(facts(record(both * 3))))}
     assert texts == {"not divided by K = 3"}
+    (found,) = judged([facts(record(both * 3))]).findings
+    assert "the gradient of this loss is 3 times too large" in found.summary

@@ -388,11 +388,15 @@ def _of_further(
 
     Or a loss whose divisor counts ignored targets, too, or those that the main one ignores.
     """
-    if is_fair(facts, objective):
-        return Diagnosis("fair", objective=objective)
+    undivided = main.pattern == "missing"
+    lacks = undivided and lacks_the_same_division(facts, objective)
+    if is_fair(facts, objective) and not lacks:
+        # beside a loss that is not divided, a constant of 1/K may be the division, or a weight
+        in_doubt = undivided and objective.coefficient is not None
+        return Diagnosis("coefficient" if in_doubt else "fair", objective=objective)
     if (inside := divided_inside(facts, objective, past)) is not None:
         return inside
-    if main.pattern == "missing" and lacks_the_same_division(facts, objective):
+    if lacks:
         return Diagnosis("term_missing", objective=objective, ratio=main.ratio)
     # whatever the main one is divided by: a penalty counts no tokens
     is_steady = main.pattern in NORMALISED or main.pattern == "constant"

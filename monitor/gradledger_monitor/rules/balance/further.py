@@ -131,8 +131,13 @@ def is_undivided_mean(facts: StepFacts, objective: Objective) -> bool:
 
 
 def lacks_the_same_division(facts: StepFacts, objective: Objective) -> bool:
-    """Whether K does not divide it either, as the main loss: B is K times its constant."""
+    """Whether K does not divide it either, as the main loss: B is K times its constant.
+
+    An outermost constant of 1/K may be that division.
+    """
     k, constant = facts.micro_batches_of(objective), objective.coefficient
+    if Near(abs(_outer_constant(objective) or 0.0) * k, WEIGHT)(1.0):
+        return False
     balance = objective.ledger.balance / (facts.run.declared_scale or 1.0)
     is_k = Near(balance / abs(constant or 1.0), facts.tolerance)(k) and not objective.is_penalty
     by_number = divisors_of_micro_batches(facts, objective) is not None

@@ -108,12 +108,14 @@ def _of_all(window: Window) -> Outcome:
     k, objective = micro_batches(window), window.balance.objective
     assert objective is not None
     objectives = window.facts.objectives
-    name = objective_name(objective, objectives) if needs_name(window.facts) else "loss"
+    several = needs_name(window.facts)
+    name = objective_name(objective, objectives) if several else "loss"
     return finding(
         "warning",
         f"The {name} is not divided by K = {k}",
         f"The balance is {significant(objective.ledger.balance)} instead of "
-        f"{significant(intended(window))}: the gradient is {k} times too large. "
+        f"{significant(intended(window))}: the gradient{' of this loss' if several else ''} is {k} "
+        f"times too large. "
         f"{known_from(window)}{constant_factor_effect(k, window.facts)}.",
         factor_fix(MICRO_BATCH_MEAN, window.facts, objective),
         balance=round(objective.ledger.balance, 6),
