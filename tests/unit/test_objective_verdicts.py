@@ -108,6 +108,17 @@ def test_many_losses_of_one_kind_are_listed_by_their_number() -> None:
     )
 
 
+def test_a_verdict_on_single_micro_batches_names_their_losses() -> None:
+    """Nothing is compared there, which is no reason to conceal what the balance is that of."""
+    sums = [term(10, 1 / 10, "sum", kind=kind) for kind in ("MseLossBackward0", "SumBackward0")]
+    evaluation = judged([facts(record([sums]))])
+    (reduction,) = [node for node in evaluation.tree if node.node == "reduction"]
+    assert (evaluation.verdict, reduction.status) == ("balanced", "ok")
+    assert reduction.reason == (
+        "there is one micro-batch, whose weight is compared with none: mean squared error, sum"
+    )
+
+
 def test_one_objective_has_no_share_of_several() -> None:
     (only,) = verdicts([term(10, 1 / 40)], [term(30, 1 / 40)]).values()
     assert (only.text, only.share) == ("balanced", None)

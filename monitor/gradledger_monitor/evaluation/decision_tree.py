@@ -29,7 +29,8 @@ class Question:
     text: str
     rules: tuple[str, ...]
     structural: bool = True  # while it is not measured, the verdict is not balanced
-    needs: str | None = None  # the rule without which nothing answers it
+    # the rule without which nothing answers it; why it does not apply is a part of the answer
+    needs: str | None = None
     besides: str = ""  # a further rule, whose finding belongs here, and which answers nothing else
 
     def matches(self, rule: str) -> bool:
@@ -47,7 +48,12 @@ QUESTIONS: tuple[Question, ...] = (
     ),
     Question("run", "Does the run make progress?", ("run.*",), False),
     Question("validation", "Does validation agree with training?", ("eval.*",), False),
-    Question("reduction", "Is the reduction contract balanced?", ("reduction.*",)),
+    Question(
+        "reduction",
+        "Is the reduction contract balanced?",
+        ("reduction.*",),
+        needs="reduction.token_weights_unequal",
+    ),
     Question(
         "scaler",
         "Is GradScaler's order and scale healthy?",
@@ -96,7 +102,10 @@ def _node(question: Question, coverage: Mapping[str, Outcome], required: Set[str
     if question.needs is not None:
         required = required | {question.needs}
     status = _status(outcomes, required)
-    return TreeNode(question.node, question.text, status, _reason(status, outcomes, required))
+    reason = _reason(status, outcomes, required)
+    if status == "ok" and not reason and question.needs in outcomes:
+        reason = outcomes[question.needs].reason
+    return TreeNode(question.node, question.text, status, reason)
 
 
 def _status(outcomes: Mapping[str, Outcome], required: Set[str]) -> Status:

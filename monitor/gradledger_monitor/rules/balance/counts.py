@@ -122,8 +122,8 @@ def steps_of_one_window(
 def divides_by_count_beside(facts: StepFacts, objective: Objective) -> bool:
     """Whether an element weighs one over what the other losses of one kind count in the window.
 
-    A detector divides the losses of its classes and of its boxes by the number of boxes. Each image
-    may have losses of its own.
+    A detector divides the losses of its classes and of its boxes by the number of boxes. The
+    losses of each image may be separate ones.
     """
     counts: dict[tuple[str, str], float] = {}
     for other in facts.objectives:

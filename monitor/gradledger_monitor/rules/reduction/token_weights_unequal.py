@@ -93,7 +93,7 @@ COMPARISONS = (
 NOT_OBSERVED = "no backward of the first window was observed"
 COUNTS_IGNORED = "its divisor counts ignored positions"
 COUNTS_MASKED = "its divisor counts elements without a weight, which may be intended"
-ONE_MICRO_BATCH = "there is one micro-batch: its weight is compared with none"
+ONE_MICRO_BATCH = "there is one micro-batch, whose weight is compared with none"
 LIGHT = "its weights differ, but it has little of the gradient's weight"
 
 
@@ -186,7 +186,7 @@ class TokenWeightsUnequal(Rule):
         objectives = [] if facts.together else [o for o in facts.objectives if not o.is_penalty]
         excuses = [self._excuse(o, objectives, window) for o in objectives]
         if excuses and all(excuses):
-            return next(filter(None, excuses))
+            return _excused(facts, objectives, [*filter(None, excuses)])
         balanced = _even_weights(facts, objectives, excuses)
         evaluated = [o for o, excuse in zip(objectives, excuses, strict=True) if excuse is None]
         uneven = next((o for o in evaluated if not o.reading.is_even(facts.tolerance)), None)
@@ -351,6 +351,15 @@ def _is_multiplied(objective: Objective) -> bool:
     """Whether the loop multiplies most micro-batches by a number of their own."""
     factors = [number(term.loss_term.coefficient) for term in objective.terms]
     return None not in factors and 2 * len(set(factors)) > max(len(factors), 2)
+
+
+def _excused(facts: StepFacts, objectives: list[Objective], excuses: list[Outcome]) -> Outcome:
+    """Why the first one is not evaluated; of single micro-batches, with their losses."""
+    reason = excuses[0].reason
+    if reason != ONE_MICRO_BATCH:
+        return excuses[0]
+    alone = [o for o, e in zip(objectives, excuses, strict=True) if e.reason == reason]
+    return not_applicable(f"{reason}: {', '.join(objective_list(alone, facts.objectives))}")
 
 
 def _even_weights(
