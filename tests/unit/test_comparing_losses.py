@@ -49,6 +49,14 @@ def test_examples_that_integer_indices_pick_twice_are_comparisons() -> None:
     assert _compares(F.relu((left * right).sum(1)).mean())
 
 
+def test_the_risk_sets_of_a_survival_loss_are_comparisons() -> None:
+    risk, events = _embeddings()[:, 0], torch.arange(30) % 2
+    assert _compares(((torch.logcumsumexp(risk, 0) - risk) * events).sum() / events.sum())
+    assert _compares(((risk.exp().cumsum(0).log() - risk) * events).sum() / events.sum())
+    steps = _embeddings().cumsum(1)  # along each example
+    assert not _compares(steps.square().mean())
+
+
 def test_rows_that_a_mask_selects_and_sums_over_neighbours_compare_no_examples() -> None:
     rows, mask = _embeddings(), torch.arange(30) % 3 == 0
     source, target = torch.randint(0, 30, (2, 50))

@@ -48,6 +48,7 @@ _MOST_SIMILARITIES = 48  # nodes
 _OF_ROWS = RESHAPES | PRODUCTS | {"TBackward0"}
 # Matrices of all pairs of rows of two inputs.
 _ALL_PAIRS = frozenset({"MmBackward0", "CdistBackward0", "EuclideanDistBackward0"})
+_RUNNING_SUMS = frozenset({"CumsumBackward0", "LogcumsumexpBackward0"})
 # The search for pairs ends there; sums over groups, such as over the edges of a node, are no pairs.
 _ENDS_OF_PAIRS = (
     _ALL_PAIRS
@@ -78,20 +79,26 @@ def _is_gathered(node: Any, ranks: int) -> bool:
 
 
 def compares_examples(loss: LossNode) -> bool:
-    """Whether elements of a loss are pairs of examples: of a matrix of rows and the same rows, or
-    of rows that integer indices pick twice.
+    """Whether elements of a loss are pairs of examples: of a matrix of rows and the same rows, of
+    rows that integer indices pick twice, or of each row with all rows before it.
 
     How many pairs or triplets a micro-batch has follows from its classes, not from its size.
     """
     nodes = [*_nodes_below(loss, lambda name: name not in _ENDS_OF_PAIRS)]
     picked = set(filter(None, map(_picked_rows, nodes)))
-    return len({rows for rows, _ in picked}) < len(picked) or any(map(_compares_rows, nodes))
+    twice = len({rows for rows, _ in picked}) < len(picked)
+    return twice or any(_compares_rows(node) or _adds_up_rows(node) for node in nodes)
 
 
 def _compares_rows(node: Any) -> bool:
     sides = [_rows(side) for side, _ in node.next_functions]
     pairs = node.name() in _ALL_PAIRS and len(sides) == 2
     return pairs and sides[0] is not None and sides[0] is sides[1]
+
+
+def _adds_up_rows(node: Any) -> bool:
+    """As the risk sets of a survival loss."""
+    return node.name() in _RUNNING_SUMS and node._saved_dim == 0
 
 
 def _picked_rows(node: Any) -> tuple[Any, int] | None:

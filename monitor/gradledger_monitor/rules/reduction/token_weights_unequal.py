@@ -87,7 +87,7 @@ OF_SAMPLES = (
     'count: each may be the loss of one sample; if it is, declare contract="sample"'
 )
 COMPARISONS = (
-    "its elements are pairs or triplets of the examples of a micro-batch, and each micro-batch has "
+    "its elements compare the examples of a micro-batch with each other, and each micro-batch has "
     'equal weight, which may be intended; if it is, declare contract="sample"'
 )
 NOT_OBSERVED = "no backward of the first window was observed"
@@ -127,8 +127,8 @@ class TokenWeightsUnequal(Rule):
     of one micro-batch different weights (advantages, a mean per sequence), and its elements have
     equal weights, or a mask may have left some of them out; each micro-batch has as many elements
     as a ranked list has pairs, and each list may count once; each micro-batch adds the mean of
-    several losses of one form, and each may be that of one sample; the elements are pairs or
-    triplets of the examples of a micro-batch, and each micro-batch has equal weight; the loss
+    several losses of one form, and each may be that of one sample; the elements compare the
+    examples of a micro-batch, as triplets do, and each micro-batch has equal weight; the loss
     multiplies its elements by returns or advantages, and each micro-batch may be an episode; a loss
     other than a cross entropy is divided by another number than a count, such as a sum of targets;
     micro-batches of equal counts have weights that follow from their data, such as a loss that is
