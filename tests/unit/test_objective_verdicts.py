@@ -97,6 +97,30 @@ def test_a_constant_of_one_over_k_does_not_balance_a_loss_beside_an_undivided_on
     assert divided["mean"].text == "balanced"
 
 
+def test_a_weight_of_one_over_k_normalises_no_loss_beside_an_undivided_one() -> None:
+    """The exits of a model, weighted by 1/4 and 1: none is stated to be divided."""
+    last = term(10, 1 / 10, undivided=True, head=1)
+    early = term(10, 1 / 40, undivided=True, head=2, coefficient=0.25)
+    (found,) = judged([facts(record([[last, early]] * 4))]).findings
+    assert found.title.startswith("The first cross entropy is not divided by K = 4")
+    assert "normalised" not in found.summary
+
+
+def test_no_optimizer_cancels_a_factor_of_one_loss_beside_one_that_is_divided() -> None:
+    heavy = [term(10, 1 / 10, undivided=False, divisors=[1.0])]
+    assert "no optimizer cancels" not in of_missing([heavy] * 4)
+    light = router(1 / 16, divisors=[4.0], undivided=False, coefficient=None)
+    assert "Beside the losses that are divided, its weight is 4 times" in of_missing(
+        [[term(10, 1 / 10, undivided=False, divisors=[1.0]), light]] * 4
+    )
+
+
+def of_missing(micro_batches: list[list[records.Term]]) -> str:
+    steps = [facts(record(micro_batches, number)) for number in (1, 2)]
+    findings = {finding.rule: finding for finding in judged(steps).findings}
+    return findings["reduction.missing_division"].summary
+
+
 def test_many_losses_of_one_kind_are_listed_by_their_number() -> None:
     step = [records.Term("SmoothL1LossBackward0", "mean", 1, size=1, weight=1.0) for _ in range(12)]
     found = verdicts([*step, router(0.01 / 4)])

@@ -183,7 +183,7 @@ class Objective:
 
     @property
     def compares_examples(self) -> bool:
-        """Whether its elements are pairs or triplets of the examples of a micro-batch."""
+        """Whether its elements compare the examples of a micro-batch, as triplets do."""
         return any(t.loss_term.compares for t in self.terms)
 
     @property
@@ -232,9 +232,16 @@ def objectives_of(
 
 
 def _may_be_first(objective: Objective, tolerance: float, scale: float | None) -> bool:
-    """Whether it is fair, and not by chance, as a sum that nothing divides."""
+    """Whether it is fair, and not by chance, as a sum that nothing divides.
+
+    Or as a mean with a weight of 1/K, which may be the division.
+    """
+    k = objective.reading.micro_batches
+    weight = k * abs(objective.coefficient or 0.0)
+    by_weight = k > 1 and objective.is_undivided and abs(weight - 1) <= tolerance
     fair = objective.reading.is_fair(tolerance, scale)
-    return fair and not (objective.is_penalty or objective.is_undivided_sum)
+    by_chance = objective.is_undivided_sum or by_weight
+    return fair and not (objective.is_penalty or by_chance)
 
 
 def _is_off_by_more_than_its_constant(

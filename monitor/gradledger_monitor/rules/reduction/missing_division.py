@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.objectives import Objective
+from gradledger_monitor.rules.balance.patterns import FAIR
 from gradledger_monitor.rules.gradient_scale_effects import constant_factor_effect
 from gradledger_monitor.rules.number_text import significant
 from gradledger_monitor.rules.objective_names import needs_name, objective_name
@@ -110,13 +111,20 @@ def _of_all(window: Window) -> Outcome:
     objectives = window.facts.objectives
     several = needs_name(window.facts)
     name = objective_name(objective, objectives) if several else "loss"
+    beside = any(d.pattern in FAIR for d in window.diagnoses if d.objective is not objective)
+    effect = (
+        f"Beside the losses that are divided, its weight is {k} times too large, which no "
+        "optimizer cancels"
+        if beside
+        else constant_factor_effect(k, window.facts)
+    )
     return finding(
         "warning",
         f"The {name} is not divided by K = {k}",
         f"The balance is {significant(objective.ledger.balance)} instead of "
         f"{significant(intended(window))}: the gradient{' of this loss' if several else ''} is {k} "
         f"times too large. "
-        f"{known_from(window)}{constant_factor_effect(k, window.facts)}.",
+        f"{known_from(window)}{effect}.",
         factor_fix(MICRO_BATCH_MEAN, window.facts, objective),
         balance=round(objective.ledger.balance, 6),
         micro_batches=k,
