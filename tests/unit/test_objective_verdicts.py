@@ -92,7 +92,7 @@ def test_a_constant_of_one_over_k_does_not_balance_a_loss_beside_an_undivided_on
     quarter = router(1 / 16, coefficient=0.25, outer_coefficient=outer)
     found = verdicts(*[[term(10, 1 / 10, undivided=True), quarter]] * 4)
     assert found["cross entropy"].text == "not divided by K = 4"
-    assert (found["mean"].balance, found["mean"].text) == (approx(1.0), text)
+    assert found["mean"].balance == approx(1.0) and found["mean"].text == text
     divided = verdicts(*[[term(10, 1 / 40), quarter]] * 4)
     assert divided["mean"].text == "balanced"
 
