@@ -9,8 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from gradledger.observers.losses import autograd_graph
 from helpers.loops import Loop, answer, count, run_twice, share
-from helpers.training import Batches, cross_entropy, tokens, windows
+from helpers.training import Batches, cross_entropy, recording, tokens, windows
 
 STEPS = 8
 UNEQUAL = "reduction.token_weights_unequal"
@@ -306,3 +307,35 @@ def test_what_a_loop_divides_between_two_backwards_is_a_part_of_the_weights() ->
         shares = [each.weight * count(window) for each in facts.ledger.entries]
         assert shares == pytest.approx([k ** (index - k) for index in range(k)], rel=1e-3)
     assert UNEQUAL in answer(recorded)[0]
+
+
+def test_a_graph_that_is_too_large_to_search_shows_no_losses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Those that the search did not reach may be the heaviest: the others are no whole loss."""
+
+    def detector(scales: int) -> tuple[list[str], str | None]:
+        boxes = torch.rand(scales, 6, 4, requires_grad=True)
+        with recording() as recorded:
+            optimizer = torch.optim.SGD([boxes], lr=0.0)
+            loss = torch.zeros(())
+            for each in boxes:
+                loss = loss + (1 - _overlap(each)).mean() + F.mse_loss(each, each * 0)
+            loss.backward()
+            optimizer.step()
+        (micro_batch,) = recorded.records()[0].micro_batches
+        return [term.kind for term in micro_batch.terms], micro_batch.missing.get("terms")
+
+    kinds, missing = detector(scales=3)
+    assert missing is None and sorted(kinds) == ["MeanBackward0"] * 3 + ["MseLossBackward0"] * 3
+    monkeypatch.setattr(autograd_graph, "MAX_NODES", 64)
+    kinds, missing = detector(scales=3)
+    assert kinds == [] and missing is not None and "nodes" in missing
+
+
+def _overlap(boxes: Tensor) -> Tensor:
+    """Of a complete IoU: functions of functions of coordinates, some of them shared."""
+    x, y, w, h = boxes.sigmoid().unbind(1)
+    area, angle = w * h, torch.atan(w / h)
+    iou = area / (1 + area - x * y)
+    return iou - ((x - 0.5) ** 2 + (y - 0.5) ** 2) / (w**2 + h**2) - angle * (angle - iou) ** 2

@@ -53,8 +53,12 @@ from gradledger.observers.losses_compiled.live import CompiledLoss, compiled_los
 from gradledger.observers.losses_out_of_sight.calls import call_of
 from gradledger.observers.losses_out_of_sight.hidden import data_input, reduces_by_itself
 
-MAX_NODES = 400
+MAX_NODES = 1024
 MAX_CONSTANTS = 8
+
+
+class TooManyNodes(Exception):
+    """The walk did not end: which losses are below the root is not known."""
 
 
 class _Visit(NamedTuple):
@@ -81,7 +85,7 @@ class _Walk:
         return self._spent <= MAX_NODES
 
     def run(self) -> list[LossNode]:
-        """Walk the whole graph above the models."""
+        """Walk the whole graph above the models; TooManyNodes if it is too large."""
         while self._queue and self._spend():
             visit = self._queue.popleft()
             node, name = visit.edge.node, visit.edge.node.name()
@@ -100,8 +104,9 @@ class _Walk:
                 self._descend(node, visit.path)
             elif name not in MODEL_NODES:
                 self._go_on(visit, name)
-        if self._spent <= MAX_NODES:
-            self._add_functions()
+        if self._spent > MAX_NODES:
+            raise TooManyNodes
+        self._add_functions()
         return self.losses
 
     def shared(self) -> frozenset[Any]:
@@ -146,13 +151,12 @@ class _Walk:
     def _descend(self, reduction: Any, path: GraphPath) -> None:
         descent = Descent(reduction, path, self._owners, self._ends, self._spend)
         descent.run()
-        if self._spent <= MAX_NODES:  # otherwise it did not end
-            for loss in descent.losses:
-                if len(descent.losses) > 1:
-                    loss.reduction = None  # its elements are those of all parts
-                self._add(loss)
-            for edge, below in descent.numbers:
-                self._push(edge, below)
+        for loss in descent.losses:
+            if len(descent.losses) > 1:
+                loss.reduction = None  # its elements are those of all parts
+            self._add(loss)
+        for edge, below in descent.numbers:
+            self._push(edge, below)
 
     def _go_on(self, visit: _Visit, name: str) -> None:
         (node, _), path = visit
@@ -183,7 +187,7 @@ class _Walk:
 
 
 def find_losses(root: Any, scaling: frozenset[int] = frozenset()) -> list[LossNode]:
-    """The losses below ``root``, nearest first.
+    """The losses below ``root``, nearest first; TooManyNodes if the graph is too large.
 
     ``scaling``: the nodes (their numbers) that multiply by a loss scale, which is no coefficient.
     """

@@ -23,6 +23,8 @@ from gradledger.observers.base import Observer
 from gradledger.observers.collectives import world_size
 from gradledger.observers.losses import parts_without_gradient, saved_hooks
 from gradledger.observers.losses.autograd_graph import (
+    MAX_NODES,
+    TooManyNodes,
     below_scaling,
     find_losses,
     find_opaque,
@@ -50,6 +52,7 @@ GATHERED = (
     "the loss holds the features of other ranks as constants, so what each rank's gradient lacks "
     "depends on the others"
 )
+TOO_LARGE = f"the graph between the root of backward and its losses has over {MAX_NODES} nodes"
 TOO_MANY = f"more than {MAX_TERMS} loss nodes in one backward"
 COMPILED_AUTOGRAD = "backward runs under compiled autograd, which would compile the hooks each time"
 FREED = "already been freed"  # part of PyTorch's message for the saved tensors of such a graph
@@ -179,18 +182,12 @@ class LossTerms(Observer):
         Bare reductions are left out, because the part is mostly a layer of a model.
         """
         declared = any(term.kind == DeclaredLoss.KIND for term in micro_batch.terms)
-        if declared or micro_batch.missing.get("terms") == TOO_MANY:
+        if declared or micro_batch.missing.get("terms") in (TOO_MANY, TOO_LARGE):
             return
         for root in roots:
             graph = _graph_of(root)
             if graph is not None and _is_readable(root):
-                losses = [
-                    loss
-                    for loss in find_losses(graph)
-                    if loss.name not in REDUCTIONS
-                    and not loss.penalty
-                    and loss.path.function is not loss.node
-                ]
+                losses = _losses_of_part(graph)
                 if losses:  # the function that runs this backward hides nothing
                     micro_batch.terms = [t for t in micro_batch.terms if t.inferred is None]
                 terms = self._add_terms(micro_batch, losses)
@@ -225,6 +222,9 @@ class LossTerms(Observer):
             elif self._reached.begin(micro_batch, every):
                 for loss, term in zip(every, micro_batch.terms, strict=True):
                     term.task = self._tasks.number(loss)
+        except TooManyNodes:
+            micro_batch.terms.clear()
+            micro_batch.missing["terms"] = TOO_LARGE
         except RuntimeError as error:
             if FREED not in str(error):
                 raise
@@ -291,6 +291,19 @@ class LossTerms(Observer):
         undo = watch_declared(node, output, term, declared.scale, self._guard_hook)
         micro_batch.undo.append(undo)
         micro_batch.terms.append(term)
+
+
+def _losses_of_part(graph: Any) -> list[LossNode]:
+    """The losses of a checkpointed part; none if it is too large, as a layer of a model."""
+    try:
+        losses = find_losses(graph)
+    except TooManyNodes:
+        return []
+    return [
+        loss
+        for loss in losses
+        if loss.name not in REDUCTIONS and not loss.penalty and loss.path.function is not loss.node
+    ]
 
 
 def _noting(note: Callable[[], None]) -> Callable[[Any], Any]:
