@@ -9,6 +9,7 @@ import pytest
 from pytest import approx
 
 from gradledger import records
+from gradledger_monitor.rules.balance.patterns import Closed
 from gradledger_monitor.rules.objective_verdicts import ObjectiveVerdict, objective_verdicts
 from gradledger_monitor.rules.rule import Window
 from helpers.facts import facts, judged, record, term
@@ -219,3 +220,71 @@ def test_the_k_of_a_loss_is_that_of_its_task_if_each_task_has_a_backward() -> No
     assert texts == {"not divided by K = 3"}
     (found,) = judged([facts(record(both * 3))]).findings
     assert "the gradient of this loss is 3 times too large" in found.summary
+
+
+BINARY = "BinaryCrossEntropyWithLogitsBackward0"
+
+
+def binary(tokens: int, coefficient: float, weight: float) -> records.Term:
+    return records.Term(
+        BINARY,
+        "mean",
+        tokens,
+        size=tokens,
+        rows=tokens,
+        positions=tokens,
+        weight=weight,
+        undivided=True,
+        coefficient=coefficient,
+    )
+
+
+def test_losses_that_a_micro_batch_lacks_do_not_shift_the_others() -> None:
+    # a detector: without an object there is no class loss, and the loss of the object map stays
+    found = verdicts(
+        [binary(12, 0.5, 0.5 / 12 / 2), binary(100, 4.0, 4.0 / 100 / 2)],
+        [binary(100, 4.0, 4.0 / 100 / 2)],
+    )
+    assert [v.balance for v in found.values()] == approx([4.0, 0.25])
+    assert [v.misallocation for v in found.values()] == approx([0.0, 0.0])
+    assert [v.text for v in found.values()] == [
+        "equal weights; B is its coefficient",
+        "equal weights",
+    ]
+
+
+def test_losses_of_one_form_in_different_numbers_are_not_matched() -> None:
+    maps = binary(100, 4.0, 4.0 / 100 / 2)
+    found = verdicts(
+        [binary(12, 0.5, 0.5 / 12 / 2), binary(40, 0.5, 0.5 / 40 / 2), maps],
+        [binary(36, 0.5, 0.5 / 36 / 2), maps],
+    )
+    assert [v.status for v in found.values()] == ["ok", "not_measured"]
+    assert "different numbers of such losses" in list(found.values())[1].text
+
+
+def test_a_balance_that_is_off_does_not_make_weights_equal() -> None:
+    # divided by half the boxes of all ranks, which is no count of this rank's elements
+    def boxes(elements: int, divisor: float) -> records.Term:
+        return records.Term(
+            "SumBackward0",
+            "sum",
+            elements,
+            size=elements,
+            rows=elements // 4,
+            positions=elements // 4,
+            weight=20 / divisor,
+            undivided=False,
+            divisors=[divisor],
+            coefficient=5.0,
+        )
+
+    past: list[Closed] = []
+    for step in range(1, 5):
+        window = [[boxes(8, 2.5)], [boxes(16, 20 / 4.8)]]
+        last = Window(facts(record(window, number=step)), past)
+        past.append(last.closed())
+    assert last.balance.pattern == "constant"
+    (found,) = objective_verdicts(last)
+    assert found.misallocation and found.status == "not_measured"
+    assert "not the count of the elements" in found.text

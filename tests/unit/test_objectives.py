@@ -67,7 +67,8 @@ def test_a_loss_with_a_backward_of_its_own_is_no_part_of_another_of_its_kind() -
     parts = {o.name: (len(o.terms), step.micro_batches_of(o)) for o in step.objectives}
     assert parts == {f"MeanBackward0#{number}": (2, 2) for number in (0, 1, 2)}
     without_the_second = facts(record([two, two[:1]]))
-    assert [len(o.terms) for o in without_the_second.objectives] == [2, 1]
+    (either,) = without_the_second.objectives  # of which one micro-batch has the first or second
+    assert len(either.terms) == 3 and either.is_unmatched
 
 
 def other(like: Term, kind: str, **changes: Any) -> Term:

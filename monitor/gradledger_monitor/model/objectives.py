@@ -182,6 +182,13 @@ class Objective:
         return any(t.loss_term.nonlinear for t in self.terms)
 
     @property
+    def is_unmatched(self) -> bool:
+        """Whether micro-batches have some of several losses, and which of them is not known."""
+        return not self.is_penalty and any(
+            t.part > 1 and t.loss_term.head is None for t in self.terms
+        )
+
+    @property
     def compares_examples(self) -> bool:
         """Whether its elements compare the examples of a micro-batch, as triplets do."""
         return any(t.loss_term.compares for t in self.terms)

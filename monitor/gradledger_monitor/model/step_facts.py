@@ -332,7 +332,9 @@ class StepFacts:
     def _terms(self) -> list[WeightedTerm]:
         """All terms of the window that have tokens, with the weight of each of their tokens."""
         terms: list[WeightedTerm] = []
-        for rank in self._accounted:
+        tasks_of = {r: loss_names.tasks_of(self.applied_by_rank[r]) for r in self._accounted}
+        forms = loss_names.forms_of(self.applied_by_rank, tasks_of)
+        for rank, tasks in tasks_of.items():
             # DDP averages in backward: what a rank multiplies its gradients by afterwards, it
             # multiplies the tokens of all ranks by. The balance is that of the lowest rank.
             factor_of = rank if self.all_reduce is not None else self.lowest_rank
@@ -340,20 +342,19 @@ class StepFacts:
             rank_factor /= self.ranks_divisor
             is_unmeasured = self.records[factor_of].post_factor is None
             applied = self.applied_by_rank[rank]
-            tasks = self._tasks if rank == self.lowest_rank else loss_names.tasks_of(applied)
             later = topology.rescaled_later(applied)
             for index, micro_batch in applied:
                 factor = rank_factor * later.get(index, 1.0)
                 if is_unmeasured:
                     factor *= unscale_factor(micro_batch)
-                for name, part, term in loss_names.named(micro_batch.terms, tasks.get(index, 0)):
+                task = tasks.get(index, 0)
+                for name, part, term in loss_names.named(micro_batch.terms, task, forms):
                     counted = _tokens_and_weight(term, part)
                     if counted is not None:
-                        tokens, weight = counted
-                        size = abs(weight) * factor
+                        tokens, size = counted[0], abs(counted[1]) * factor
                         terms.append(
                             WeightedTerm(
-                                rank, index, name, tokens, size, term, weight > 0, part, factor
+                                rank, index, name, tokens, size, term, counted[1] > 0, part, factor
                             )
                         )
         return terms

@@ -149,26 +149,88 @@ def _lone_losses(applied: IndexedMicroBatches) -> dict[int, int]:
     }
 
 
-def named(terms: list[Term], task: int) -> list[tuple[str, int, Term]]:
+Form = tuple[float | None, str, bool | None]  # coefficient, reduction, and if nothing divides it
+# Of a kind, the numbers of the losses of each form. Losses of one form that are several, but not in
+# each micro-batch, have one number: nothing matches them. Empty: the forms match no loss.
+Forms = dict[str, dict[Form, list[int]]]
+
+
+def forms_of(
+    applied: Mapping[int, IndexedMicroBatches], tasks: Mapping[int, Mapping[int, int]]
+) -> Forms:
+    """The kinds of which some micro-batches have fewer losses, so that their order matches none.
+
+    A detector has no class loss for a scale without an object. The form of a loss matches it, if
+    the micro-batch with the most losses has all forms of the others.
+    """
+    micro_batches = [
+        m.terms for rank, of_rank in tasks.items() for i, m in applied[rank] if not of_rank.get(i)
+    ]
+    kinds = [[term.kind for term in terms] for terms in micro_batches]
+    if all(each == kinds[0] for each in kinds):
+        return {}
+    forms: Forms = {}
+    for kind in sorted({kind for each in kinds for kind in each}):
+        of_kind = [
+            [_form(t) for t in terms if _is_single(t, kind, terms)] for terms in micro_batches
+        ]
+        if len({len(each) for each in of_kind if each}) > 1:
+            forms[kind] = _numbers([each for each in of_kind if each])
+    return forms
+
+
+def _numbers(micro_batches: list[list[Form]]) -> dict[Form, list[int]]:
+    """The numbers of the losses of each form, as in the micro-batch with the most losses."""
+    most = max(micro_batches, key=len)
+    counts = [Counter(each) for each in micro_batches]
+    if not all(count <= Counter(most) for count in counts):
+        return {}
+    numbers: dict[Form, list[int]] = {}
+    for index, form in enumerate(most):
+        numbers.setdefault(form, []).append(index)
+    everywhere = {form for form in numbers if len({count[form] for count in counts}) == 1}
+    return {form: all_ if form in everywhere else all_[:1] for form, all_ in numbers.items()}
+
+
+def _form(term: Term) -> Form:
+    return number(term.coefficient), term.reduction, term.undivided
+
+
+def _is_single(term: Term, kind: str, terms: Sequence[Term]) -> bool:
+    """Whether a term of a micro-batch is of this kind, and no part of another loss: on no head.
+
+    That of a loss which is alone is its task.
+    """
+    on_a_head = len(terms) > 1 and term.head is not None and kind != DIVERGENCE
+    return term.kind == kind and not term.penalty and not on_a_head
+
+
+def named(terms: list[Term], task: int, forms: Forms | None = None) -> list[tuple[str, int, Term]]:
     """Terms with a name and a part number, e.g. NllLossBackward0#1: the second loss of its kind.
 
     Terms on one head with one coefficient and one reduction, divided or not, are parts of one loss
     (chunks), numbered from 1. Two tasks on one head usually differ. A term without a head is its
     own loss, and so is each divergence, which may be that from another teacher; of the penalties
     with one coefficient, the first stands for all. A loss that is alone has the number of its task.
+    ``forms``: of ``forms_of`` the window, to match losses that some micro-batches lack.
     """
-    if len(terms) == 1:
+    forms = {} if task or forms is None else forms
+    if len(terms) == 1 and terms[0].kind not in forms:
         return [(f"{terms[0].kind}#{task}", 1, terms[0])]
     named: list[tuple[str, int, Term]] = []
     losses_by_kind: dict[str, dict[object, int]] = {}
+    of_form: Counter[tuple[str, Form]] = Counter()
     parts: dict[str, int] = {}
     for index, term in enumerate(terms):
         kind = PENALTY if term.penalty else term.kind
-        losses = losses_by_kind.setdefault(kind, {})
-        single = (term.head is None or kind == DIVERGENCE) and not term.penalty
-        alike = (term.head, number(term.coefficient), term.reduction, term.undivided)
-        loss = index if single else alike
-        name = f"{kind}#{losses.setdefault(loss, len(losses))}"
+        losses, form = losses_by_kind.setdefault(kind, {}), _form(term)
+        single = _is_single(term, kind, terms)
+        ordinal = losses.setdefault(index if single else (term.head, *form), len(losses))
+        if single and kind in forms:
+            numbers = forms[kind].get(form, [0])
+            ordinal = numbers[min(of_form[kind, form], len(numbers) - 1)]
+            of_form[kind, form] += 1
+        name = f"{kind}#{ordinal}"
         parts[name] = parts.get(name, 0) + 1
         named.append((name, parts[name], term))
     return named

@@ -152,6 +152,10 @@ SEPARATE_LOADERS = (
     "such as of several domains or data sets, or one that is accumulated; "
     'declare contract="sample" if they are separate, or contract="token" if they are one'
 )
+UNMATCHED = (
+    "the micro-batches have different numbers of such losses, and nothing shows which of them are "
+    "the same"
+)
 DIVIDED_INSIDE = (
     "the loss is divided inside a product with a function of the data, by K or by a count that is "
     "as large"
@@ -278,6 +282,8 @@ def _without_factor(facts: StepFacts, reason: str) -> Diagnosis:
 
 
 def _of_main(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> Diagnosis:
+    if objective.is_unmatched:
+        return Diagnosis("unmeasured", UNMATCHED, objective)
     by_tokens = objective.weighted_inside and objective.reading.unit == "tokens"
     if by_tokens and not objective.is_of_weighted_means(facts.tolerance):
         return Diagnosis("unmeasured", NO_ELEMENTS, objective)
@@ -388,6 +394,8 @@ def _of_further(
 
     Or a loss whose divisor counts ignored targets, too, or those that the main one ignores.
     """
+    if objective.is_unmatched:
+        return Diagnosis("coefficient", objective=objective)
     undivided = main.pattern == "missing"
     lacks = undivided and lacks_the_same_division(facts, objective)
     if is_fair(facts, objective) and not lacks:

@@ -18,6 +18,7 @@ from gradledger_monitor.rules.balance.diagnosis import (
     EPISODES,
     NONLINEAR,
     OF_SEQUENCES,
+    UNMATCHED,
     WEIGHTED_INSIDE,
     reason_without_objective,
     weighted_by_design,
@@ -312,6 +313,8 @@ def why_not_evaluated(
 
     ``light`` is the share of the gradient below which a further loss need not.
     """
+    if objective.is_unmatched:
+        return not_measured(UNMATCHED)
     reading = objective.reading
     counted = objective.elements_count or objective.is_mean_of_counted(facts.tolerance)
     if objective.weighted_inside and not counted and reading.unit != "loss_weights":
