@@ -51,6 +51,7 @@ _WRONG: dict[Pattern | None, str] = {
     "wandering": "equal weights, but not divided by N",
     "constant": "equal weights, and a balance other than 1",
 }
+_OF_EQUAL_WEIGHTS = ("stale", "other_count", "wandering", "constant")
 
 
 @dataclass(frozen=True)
@@ -166,7 +167,7 @@ def _status_and_text(
     even = objective.is_penalty or objective.reading.is_even(facts.tolerance)
     if excuse is None and not even and pattern not in ("padding", "term_padding"):
         return "finding", f"{element_name(objective)} weights differ"
-    if pattern in _WRONG:
+    if pattern in _WRONG and (even or pattern not in _OF_EQUAL_WEIGHTS):
         return "finding", _WRONG[pattern].format(
             k=facts.micro_batches_of(objective), element=element_name(objective)
         )
