@@ -12,7 +12,7 @@ from gradledger_monitor.model.findings import EvaluationResult, Finding
 from gradledger_monitor.model.ranks.topology import NORMALISED
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.ddp.drift_texts import left_out
-from gradledger_monitor.rules.ddp.model_averages import AT_THE_END
+from gradledger_monitor.rules.ddp.model_averages import AT_THE_END, MAYBE_AT_THE_END
 from gradledger_monitor.rules.ddp.replicas import Replicas
 from gradledger_monitor.rules.ddp.trained_apart import (
     ALONE,
@@ -432,6 +432,24 @@ OF_FOUR = (*OWN, [2.0, 2.0, 1.0, -1.0], [-1.0, 3.0, 0.5, 2.0])
 OF_GROUP = (MEAN, [0.5, 2.5, 0.75, 0.5])
 MODELS = ([2.0, -0.5, 0.125, 2.0], [4.0, 1.5, 0.25, 6.0])
 OF_ALL = [3.0, 0.5, 0.1875, 4.0]
+
+
+@pytest.mark.parametrize("step", [4, 400])
+@pytest.mark.parametrize("equal", [True, False])
+def test_equal_models_after_steps_that_are_not_sampled_may_be_an_average(
+    equal: bool, step: int
+) -> None:
+    """Local SGD whose first average is among the last steps."""
+    steps, now = local_steps({3: {}}), [3.0, 1.7, -0.4, 2.2]
+    last = [record([], step, skipped=True, post_factor=None, left_open=LeftOpen()) for _ in OF_FOUR]
+    for rank, (sent, own) in enumerate(zip(last, OF_FOUR, strict=True)):
+        sent.models = Samples(own, now if equal else [(rank + 1.0) * v for v in now])
+        sent.missing = {"collectives": "no step was taken"}
+    evaluation = judged([*steps, facts(*last)])
+    unknown, rule = equal and step == 400, "ddp.never_synced"
+    assert (rule not in {f.rule for f in evaluation.findings}) is unknown
+    if unknown:
+        assert evaluation.coverage[rule] == f"not_measured: {MAYBE_AT_THE_END}"
 
 
 @pytest.mark.parametrize("averaged", [True, False])

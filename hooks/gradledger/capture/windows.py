@@ -373,8 +373,8 @@ class OpenWindows:
         wait for it, as in a GAN. If others took many steps since, its schedule had ended before.
         """
         stepped = [window for window in self._numbered if window.steps]
-        for window in [] if self.skipping else self.of_this_thread():
-            is_last = 2 * (self.closed - window.closed_as) <= window.steps
+        for window in self.of_this_thread():
+            is_last = not self.skipping and 2 * (self.closed - window.closed_as) <= window.steps
             schedule = window.schedule if is_last else None
             plan = schedule and schedule.unfinished(window.steps, window.largest)
             models = models_of(window)

@@ -8,7 +8,7 @@ and the service compares the ranks: nothing is sent between the ranks.
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary, WeakSet
 
 from gradledger.capture.async_copy import Deferred, values_soon
@@ -18,6 +18,7 @@ from gradledger.capture.layers.parameter_names import names_of
 from gradledger.capture.open_records import OpenStep
 from gradledger.capture.replica_sample import OpenModels, OpenReplica
 from gradledger.observers.base import Observer
+from gradledger.observers.collectives import sequence_number
 
 if TYPE_CHECKING:
     from gradledger.capture.windows import OptimizerWindow
@@ -99,6 +100,14 @@ def replica_indices(step: int, total: int) -> list[int]:
     return sorted({(begin + index) % total for index in range(min(total, IN_TURN))})
 
 
+class _Left(NamedTuple):
+    """The sampled parameters as a step left them, the steps until then, and the collectives."""
+
+    parameters: Deferred
+    steps: int
+    collectives: int | None
+
+
 class ModelAveraging(Observer):
     """Fills ``averaging``: ranks step on their own gradients, and average their models at times.
 
@@ -118,7 +127,7 @@ class ModelAveraging(Observer):
         self._averagers: WeakSet[Any] = WeakSet()
         self._times: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # of changes, by window
         self._patched = False
-        self._left_by_step: WeakKeyDictionary[Any, Deferred] = WeakKeyDictionary()  # by window
+        self._left_by_step: WeakKeyDictionary[Any, _Left] = WeakKeyDictionary()  # by window
 
     def uninstall(self) -> None:
         """Restore the averagers, and drop the samples."""
@@ -147,7 +156,7 @@ class ModelAveraging(Observer):
             step.fields["averaging"] = True
         elif before is not None:
             now = step.parameters_before or copy_coordinates(window.probed_parameters)
-            step.models = None if now is None else OpenModels(before, now)
+            step.models = None if now is None else OpenModels(before.parameters, now)
             self._sample_changed(step, window)
         if all(counted.already_stepped for counted in step.micro_batches):
             self._note_outer(step, window)
@@ -175,26 +184,29 @@ class ModelAveraging(Observer):
             alike = shapes == [parameter.shape for parameter in inner.probed_parameters]
             now = copy_coordinates(own) if alike and inner is not window else None
             if now is not None and gradient is not None:
-                step.models = OpenModels(left, now, gradient)
+                step.models = OpenModels(left.parameters, now, gradient)
 
     def step_ends(self, step: OpenStep, window: OptimizerWindow) -> None:
         """Sample the parameters."""
         if step.fields.get("sync", "averaged") != "averaged":
             after = step.parameters_after or copy_coordinates(window.probed_parameters)
             if after is not None:
-                self._left_by_step[window] = after
+                self._left_by_step[window] = _Left(after, window.steps, sequence_number())
 
     def since_step(self, window: OptimizerWindow) -> OpenModels | None:
         """At the end of the process: the parameters now, if they changed since the last step.
 
-        Ranks that take fewer steps than the period of local SGD may average their models here.
+        Ranks that take fewer steps than the period of local SGD may average their models here. The
+        last steps may not be sampled: no average was among them if no collective ran.
         """
         left = self._left_by_step.get(window)
-        now = None if left is None else copy_coordinates(window.probed_parameters)
-        values = None if left is None or now is None else values_soon([left, now])
-        if left is None or now is None or values is None or values[0] == values[1]:
+        if left is None or (left.steps < window.steps and left.collectives == sequence_number()):
             return None
-        return OpenModels(left, now)
+        now = copy_coordinates(window.probed_parameters)
+        values = None if now is None else values_soon([left.parameters, now])
+        if now is None or values is None or values[0] == values[1]:
+            return None
+        return OpenModels(left.parameters, now)
 
     def _wrap_init(self, original: Any) -> Any:
         def __init__(averager: Any, /, *args: Any, **kwargs: Any) -> None:

@@ -18,6 +18,7 @@ from torch.optim.lr_scheduler import (
     SequentialLR,
 )
 
+from gradledger.capture.step_sampling import StepSampler
 from gradledger.observers.collectives import Collectives
 from gradledger.records import LeftOpen, StepRecord
 from helpers.updates import recorded_to_the_end
@@ -239,3 +240,26 @@ def test_models_that_change_after_the_last_step_of_ranks_apart_are_sent(
         assert samples is not None
         assert samples.at_step == pytest.approx([0.5 * v for v in samples.after_backward])
         assert set(samples.after_backward) <= {float(v) for each in left for v in each.flatten()}
+
+
+@pytest.mark.parametrize("collectives", [0, 1])
+def test_models_after_steps_that_are_not_sampled_are_sent_if_a_collective_ran(
+    collectives: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers = iter([*([7] * 16), 7 + collectives])
+    monkeypatch.setattr("gradledger.observers.collectives.world_size", lambda: 2)
+    monkeypatch.setattr("gradledger.observers.parameter_updates.sequence_number", numbers.__next__)
+    monkeypatch.setattr(Collectives, "_sync", lambda *_: "none")
+    with recorded_to_the_end(StepSampler(1e-12, first_steps=16)) as recording:
+        model, optimizer = model_and_optimizer()
+        for _ in range(40):
+            backward(model)
+            optimizer.step()
+            optimizer.zero_grad()
+    *sampled, last = records_of(recording)
+    assert sampled[14].step == 15
+    if collectives:
+        assert (last.step, last.left_open is not None) == (41, True)
+        assert last.models is not None and last.models.at_step != last.models.after_backward
+    else:
+        assert (last.step, last.models) == (16, None)

@@ -9,6 +9,7 @@ from gradledger_monitor.model.findings import Outcome, Status, Withdrawal
 from gradledger_monitor.model.ranks.exchange import Exchange
 from gradledger_monitor.model.ranks.mixtures import centre_moves, changes_of, is_outer_step
 from gradledger_monitor.model.step_facts import StepFacts
+from gradledger_monitor.rules.rule import Window
 from gradledger_monitor.rules.state import declare
 
 SHOWS_A_PERIOD = 2  # times in which models became equal
@@ -16,6 +17,11 @@ SHOWS_A_PERIOD = 2  # times in which models became equal
 LOCAL_SGD = "local SGD: the ranks average their parameters from time to time"
 AT_THE_END = "local SGD: the ranks average their parameters after the last step"
 AVERAGED = "the ranks average their parameters from time to time"
+MAYBE_AT_THE_END = (
+    "the ranks step on their own gradients, and all of their models are equal at the end, after "
+    "steps that were not sampled: whether they are averaged, or one of them is copied, is not known"
+)
+NOT_SAMPLED = "the last steps were not sampled"
 NOT_AVERAGED = "what changed the models after the last step is no average"
 EQUALISED = "the ranks make their parameters equal from time to time"
 MAYBE_OUTER_STEPS = (
@@ -85,8 +91,17 @@ class ModelAverages:
         self.centres = [then if centre is None else centre for centre, then in pairs]
         return moves
 
-    def after_the_last_step(self, facts: StepFacts, apart: bool, other: bool) -> Outcome:
-        """Take in what happened to the models then: an average withdraws as an earlier one does."""
+    def after_the_last_step(self, window: Window, apart: bool, other: bool) -> Outcome:
+        """Take in what happened to the models then: an average withdraws as an earlier one does.
+
+        Steps that were not sampled change the models, too: no average can be recognised after them.
+        """
+        facts, exchange = window.facts, window.facts.exchange
+        if window.past and window.past[-1].step < facts.step - 1:
+            equal = exchange is not None and exchange.equal and exchange.whole
+            if equal and not (self.shown or other):
+                return Withdrawal("not_measured", MAYBE_AT_THE_END)
+            return Outcome("not_applicable", NOT_SAMPLED)
         self.add(facts)
         if not self.shown:
             return Outcome("not_applicable", NOT_AVERAGED)

@@ -87,8 +87,9 @@ class NeverSynced(Rule):
     ranks, although no collective ran, and their parameters do not differ (not measured). Once the
     ranks average their models (local SGD, DiLoCo), also after the last step, an earlier finding is
     withdrawn. It is withdrawn as not measured once they exchange parts of their models (gossip,
-    elastic averaging), or once all models have become equal twice without being their average or a
-    copy of one of them.
+    elastic averaging), once all models have become equal twice without being their average or a
+    copy of one of them, or if they are equal when the process ends, after steps that were not
+    sampled and in which collectives ran.
 
     **Incidents**
 
@@ -122,7 +123,7 @@ class NeverSynced(Rule):
         facts = window.facts
         record = facts.record
         if record.left_open is not None:
-            return self._averages.after_the_last_step(facts, apart=True, other=False)
+            return self._averages.after_the_last_step(window, apart=True, other=False)
         self._copies.add(facts)
         if self._copies.windows >= self.windows:
             return self._copies.finding(facts)

@@ -140,7 +140,7 @@ class ReplicaDrift(Rule):
 
     def evaluate(self, window: Window) -> Outcome:
         """Equal gradients and parameters on all ranks, and nothing outside the wrapper."""
-        outcome, facts = self._evaluate(window.facts), window.facts
+        outcome, facts = self._evaluate(window), window.facts
         if outcome.status == "finding":
             combined = facts.all_reduce
             apart = facts.record.sync != "averaged" and (combined is None or bool(combined.groups))
@@ -148,10 +148,11 @@ class ReplicaDrift(Rule):
             self._reported_other |= not apart
         return outcome
 
-    def _evaluate(self, facts: StepFacts) -> Outcome:
+    def _evaluate(self, window: Window) -> Outcome:
+        facts = window.facts
         if facts.record.left_open is not None:
             apart, other = self._reported_apart, self._reported_other
-            return self._averages.after_the_last_step(facts, apart, other)
+            return self._averages.after_the_last_step(window, apart, other)
         tied = self._tied.add(facts)
         if tied is not None or facts.run.world_size == 1:
             return tied or not_applicable("no other rank trains the same part")
