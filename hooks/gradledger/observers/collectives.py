@@ -312,7 +312,7 @@ class Collectives(Observer):
         sizes = self._apart.get(id(window))
         if sizes is not None and (step.fields["sync"] == "averaged" or not sizes):
             _describe_apart(step, sizes)
-        joined = {divides_by(module) for module in self._joins} - {None}
+        joined = {divides_by(module, window) for module in self._joins} - {None}
         if len(joined) == 1 and step.fields["sync"] == "averaged":
             step.fields["join"] = joined.pop()
         rejoined = any(count > 1 for _, count in self._joins.values())

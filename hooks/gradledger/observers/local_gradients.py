@@ -180,8 +180,13 @@ def join_of(joinable: Any) -> Any:
     return config if getattr(config, "enable", False) else None
 
 
-def divides_by(module: Any) -> str | None:
-    """What a DDP model that is in a `Join` context divides the sum of the gradients by."""
+def divides_by(module: Any, window: OptimizerWindow) -> str | None:
+    """What a DDP model that is in a `Join` context divides the sum of the gradients by.
+
+    None if it holds no parameter of the window's optimizer.
+    """
     if join_of(module) is None:
+        return None
+    if {id(p) for p in window.parameters()}.isdisjoint(id(p) for p in module.parameters()):
         return None
     return "all" if getattr(module, "_divide_by_initial_world_size", True) else "active"

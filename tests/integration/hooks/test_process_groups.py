@@ -9,9 +9,13 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from gradledger.capture.backwards import Backwards
+from gradledger.capture.windows import OptimizerWindow
 from gradledger.observers.collectives import Collectives
+from gradledger.observers.local_gradients import divides_by
 
 
 @pytest.fixture
@@ -114,3 +118,15 @@ def test_all_ways_to_call_it_are_counted(observer: Collectives) -> None:
     dist.all_gather_object([None], {"loss": 1.0})
     assert observer._thread.reduced == 18
     assert ones.tolist() == [[1.0] * 3] * 2
+
+
+def test_only_the_model_that_is_in_join_divides_by_the_ranks_that_have_data(
+    observer: Collectives,
+) -> None:
+    own, other = nn.Linear(3, 2), nn.Linear(3, 2)
+    joined = DistributedDataParallel(own)
+    optimizers = [torch.optim.SGD(model.parameters(), 0.1) for model in (own, other)]
+    windows = [OptimizerWindow(optimizer) for optimizer in optimizers]
+    assert divides_by(joined, windows[0]) is None
+    with joined.join(divide_by_initial_world_size=False):
+        assert [divides_by(joined, window) for window in windows] == ["active", None]
