@@ -54,6 +54,28 @@ class TinyLM(nn.Module):
         return logits
 
 
+class TiedLM(nn.Module):
+    """Predicts the next token from the present one, in two stages; the embedding is the head."""
+
+    def __init__(self, width: int = 16) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(VOCABULARY, width)
+        self.first, self.second = nn.Linear(width, width), nn.Linear(width, width)
+
+    def begin(self, ids: Tensor) -> Tensor:
+        """Hidden states [rows, length, width]."""
+        hidden: Tensor = torch.tanh(self.first(self.embed(ids)))
+        return hidden
+
+    def end(self, hidden: Tensor) -> Tensor:
+        """Logits [rows, length, vocabulary]."""
+        return F.linear(torch.tanh(self.second(hidden)), self.embed.weight)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Both stages."""
+        return self.end(self.begin(ids))
+
+
 def staged_lm(stages: int, width: int = 16) -> nn.Sequential:
     """Predicts the next token from the present one, in parts that follow each other."""
     parts: list[nn.Module] = []

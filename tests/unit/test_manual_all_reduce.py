@@ -642,3 +642,26 @@ def test_a_step_that_communicates_leaves_averaged_gradients_as_they_are(
     assert apart.unmeasured is not None and "in its step" in apart.unmeasured
     shards = step(scaled(0.5), scaled(0.5), missing=in_step, tensor_group=[0, 1])
     assert shards.unmeasured is not None
+
+
+@pytest.mark.parametrize("idle", [1, 2])
+@pytest.mark.parametrize("equal", [True, False])
+def test_a_rank_without_a_backward_adds_zeros(idle: int, equal: bool) -> None:
+    """One rank with gradients scales its own; of several, the samples show their sum."""
+    fields: dict[str, Any] = {"post_factor": None, "sync": "unknown", "collectives_after": 4}
+    busy = LEFT[: 3 - idle]
+    total = [sum(column) / 3 for column in zip(*busy, strict=True)]
+    sent = [record([term(10, 1 / 10)], samples=Samples(x, total), **fields) for x in busy]
+    if idle == 2:
+        sent[0].samples, sent[0].post_factor = None, 1 / 3
+    for number in range(idle):
+        sent.append(record([], norm=1.0 if equal else 1.5 + number, **fields))
+        sent[-1].micro_batches = []
+    merged = facts(*sent)
+    assert (merged.all_reduce_factor == pytest.approx(1 / 3)) is equal
+    assert (merged.ledger is not None) is equal
+    if merged.ledger is not None:
+        assert merged.ledger.balance == pytest.approx((3 - idle) / 3)
+        (finding,) = judged([merged] * 2).findings
+        assert finding.rule == "reduction.balance_off"
+        assert finding.title.startswith(f"{idle} of 3 ranks ha")

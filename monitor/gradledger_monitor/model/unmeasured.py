@@ -19,8 +19,8 @@ def why_unmeasured(
     """Why the weights of this rank's tokens are not known; None if they are."""
     if record.skipped:
         return SKIPPED
-    if not record.micro_batches:
-        return NO_BACKWARD
+    if not record.micro_batches:  # unless its zeros are known to be a part of the sum
+        return None if all_reduce is not None and all_reduce.is_known else NO_BACKWARD
     unknown = record.post_factor is None and record.step_size is None
     if len(applied) < len(record.micro_batches) and unknown:
         return "gradients were moved, or discarded, between micro-batches"

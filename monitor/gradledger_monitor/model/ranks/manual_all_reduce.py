@@ -32,6 +32,7 @@ from gradledger_monitor.model import tolerances
 from gradledger_monitor.model.clipping import clipping_of_window
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.ranks.held_in_parts import exchange_activations, parts_of
+from gradledger_monitor.model.ranks.norms import norms_are_equal, norms_differ
 from gradledger_monitor.model.ranks.rows import (
     MIN_COORDINATES,
     Rows,
@@ -122,7 +123,11 @@ def infer(records: RecordsByRank) -> ManualAllReduce | None:
         if early and norms_differ(rows):
             return ManualAllReduce(reason=DIFFERENT, early=early)
         return None
-    samples = [r.samples for r in rows if r.samples is not None]
+    active = [r for r in rows if r.micro_batches]
+    if len(active) == 1 < len(rows) and norms_are_equal(rows):  # the others add zeros
+        factor = number(active[0].post_factor)
+        return ManualAllReduce(factor and factor / clipping_of_window(active[0]), reason=UNSEEN)
+    samples = _samples_of(rows)
     if len(samples) < len(rows) or any(map(_sampled_late, rows)):
         return ManualAllReduce(reason=UNSEEN)
     tolerance = tolerance_of(rows)
@@ -155,6 +160,16 @@ def infer(records: RecordsByRank) -> ManualAllReduce | None:
     same = bool(between) and are_equal(between, tolerance)
     again, times = (between[0], len(between)) if same else (1.0, 0)
     return ManualAllReduce(reason=COMBINED_ANEW, again=again, times=times)
+
+
+def _samples_of(rows: Sequence[StepRecord]) -> list[Samples]:
+    """Of the ranks that have some; a rank without a backward adds zeros to what all step on."""
+    samples = [r.samples for r in rows if r.samples is not None]
+    if not (samples and all(r.samples or not r.micro_batches for r in rows)):
+        return samples
+    at_step = samples[0].at_step
+    zeros = Samples(after_backward=[0.0] * len(at_step), at_step=at_step)
+    return [r.samples or zeros for r in rows] if norms_are_equal(rows) else samples
 
 
 def _sampled_late(record: StepRecord) -> bool:
@@ -251,25 +266,6 @@ def _as_accumulated(record: StepRecord) -> StepRecord:
         replace(each, fresh=each.fresh and not i) for i, each in enumerate(record.micro_batches)
     ]
     return replace(record, moved=True, micro_batches=micro_batches)
-
-
-def norms_differ(rows: Iterable[StepRecord]) -> bool:
-    """Whether the gradients' norms, before clipping, are known on all ranks and differ."""
-    norms = [norm_before_clipping(record) for record in rows]
-    finite = [norm for norm in norms if norm is not None and math.isfinite(norm)]
-    return len(finite) == len(norms) and not are_equal(finite, tolerances.NORM)
-
-
-def norms_are_equal(rows: Iterable[StepRecord]) -> bool:
-    """Whether the gradients' norms, before clipping, are known on all ranks, equal and not 0."""
-    norms = [norm_before_clipping(record) or math.nan for record in rows]
-    return all(map(math.isfinite, norms)) and are_equal(norms, tolerances.NORM)
-
-
-def norm_before_clipping(record: StepRecord) -> float | None:
-    """The norm of the gradients of this rank, without the clipping of its last calls."""
-    norm = number(record.norm)
-    return None if norm is None else norm / clipping_of_window(record)
 
 
 def tolerance_of(rows: Sequence[StepRecord]) -> float:

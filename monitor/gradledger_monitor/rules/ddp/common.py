@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from gradledger_monitor.ingest.schema import MicroBatch, StepRecord
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.numbers import number
-from gradledger_monitor.model.ranks.manual_all_reduce import norm_before_clipping
+from gradledger_monitor.model.ranks.norms import norm_before_clipping
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.rule import Precondition, Window, not_applicable, not_measured
 

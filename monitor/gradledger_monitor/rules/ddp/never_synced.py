@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping
 from gradledger_monitor.ingest.schema import MicroBatch, StepRecord
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.numbers import number
-from gradledger_monitor.model.ranks import manual_all_reduce
+from gradledger_monitor.model.ranks.norms import norms_are_equal
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.ddp.common import (
     SEVERAL_RANKS_TO_THE_END,
@@ -152,7 +152,7 @@ class NeverSynced(Rule):
             return self._averages.outcome("not_applicable", LOCAL_SGD)
         if record.wrapper != "ddp" and wrappers != {"no_sync"}:
             return OK
-        if manual_all_reduce.norms_are_equal(facts.records.values()) and not _models_differ(facts):
+        if norms_are_equal(facts.records.values()) and not _models_differ(facts):
             return not_measured(EQUAL_ALL_THE_SAME)
         under_no_sync = wrappers == {"no_sync"}
         return finding(

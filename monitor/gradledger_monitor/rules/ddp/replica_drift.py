@@ -7,11 +7,8 @@ from collections.abc import Mapping
 from gradledger_monitor.model.clipping import clipping_of_window
 from gradledger_monitor.model.findings import Doubt, Outcome, Status
 from gradledger_monitor.model.numbers import number
-from gradledger_monitor.model.ranks.manual_all_reduce import (
-    MORE_THAN_ONCE,
-    ManualAllReduce,
-    norms_differ,
-)
+from gradledger_monitor.model.ranks.manual_all_reduce import MORE_THAN_ONCE, ManualAllReduce
+from gradledger_monitor.model.ranks.norms import norms_differ
 from gradledger_monitor.model.ranks.topology import NORMALISED
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.ddp import drift_texts as texts

@@ -1,0 +1,29 @@
+"""A rank whose micro-batches have no labels skips them: the average counts its zeros."""
+
+import torch
+import torch.distributed as dist
+
+from museum.parts import EVEN, IGNORED, TinyLM, text, token_loss, two_ranks, valid
+
+with two_ranks() as rank:
+    torch.manual_seed(0)
+    model = TinyLM()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    windows = text(9, seed=1 + rank, lengths=EVEN)
+    if rank == 1:
+        for window in windows[2::3]:
+            window[:] = [(ids, torch.full_like(labels, IGNORED)) for ids, labels in window]
+
+    for window in windows:
+        for ids, labels in window:
+            if not valid(labels):
+                continue
+            loss = token_loss(model(ids), labels) / len(window)
+            loss.backward()
+        for parameter in model.parameters():
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            dist.all_reduce(parameter.grad)
+            parameter.grad /= 2
+        optimizer.step()
+        optimizer.zero_grad()
