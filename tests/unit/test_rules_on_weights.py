@@ -11,7 +11,7 @@ from gradledger.records import StepRecord, Term
 from gradledger_monitor.model.chart_metrics import chart_metrics
 from gradledger_monitor.model.findings import EvaluationResult, Finding
 from gradledger_monitor.model.step_facts import StepFacts
-from gradledger_monitor.rules.reduction.token_weights_unequal import (
+from gradledger_monitor.rules.reduction.weights_not_evaluated import (
     BY_DATA,
     OF_SAMPLES,
     OTHER_DIVISOR,

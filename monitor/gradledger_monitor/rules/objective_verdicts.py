@@ -14,10 +14,8 @@ from gradledger_monitor.rules.balance.diagnosis import why_undecided
 from gradledger_monitor.rules.balance.evidence import Near
 from gradledger_monitor.rules.balance.patterns import NOT_MEASURED, Diagnosis, Pattern
 from gradledger_monitor.rules.objective_names import element_name, objective_name
-from gradledger_monitor.rules.reduction.token_weights_unequal import (
-    TokenWeightsUnequal,
-    why_not_evaluated,
-)
+from gradledger_monitor.rules.reduction.token_weights_unequal import TokenWeightsUnequal
+from gradledger_monitor.rules.reduction.weights_not_evaluated import why_not_evaluated
 from gradledger_monitor.rules.rule import Window
 
 _UNITS = {

@@ -8,32 +8,20 @@ from collections.abc import Iterable, Mapping
 
 from gradledger_monitor.model.findings import Outcome, Severity
 from gradledger_monitor.model.losses.reported import loss_of_large_batch
-from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.token_ledger import Entry, total
 from gradledger_monitor.model.unmeasured import NO_BACKWARD, SKIPPED
 from gradledger_monitor.rules.balance.diagnosis import (
     ADDED_AGAIN,
-    EPISODES,
-    NONLINEAR,
-    OF_SEQUENCES,
-    UNMATCHED,
-    WEIGHTED_INSIDE,
     reason_without_objective,
     weighted_by_design,
     why_undecided,
 )
-from gradledger_monitor.rules.balance.episodes import may_be_of_episodes
 from gradledger_monitor.rules.balance.evidence import (
-    divides_by_all_positions,
-    has_known_unit,
     is_divided_by_a_count,
     is_divided_by_two_ks,
-    may_have_pairs_of_lists,
-    reductions,
 )
-from gradledger_monitor.rules.balance.means_of_losses import PARTS_OR_TASKS, may_be_of_samples
 from gradledger_monitor.rules.balance.patterns import is_fair
 from gradledger_monitor.rules.ddp.common import names
 from gradledger_monitor.rules.definition import DEFAULTS, Parameter
@@ -49,6 +37,13 @@ from gradledger_monitor.rules.reduction.common import share as share_of
 from gradledger_monitor.rules.reduction.fixes import TOKEN_MEAN, token_mean, without_short_batch
 from gradledger_monitor.rules.reduction.positions import Positions
 from gradledger_monitor.rules.reduction.short_batches import ShortBatch, ShortBatches
+from gradledger_monitor.rules.reduction.weights_not_evaluated import (
+    BY_DATA,
+    COUNTS_IGNORED,
+    ONE_MICRO_BATCH,
+    OTHER_DIVISOR,
+    why_not_evaluated,
+)
 from gradledger_monitor.rules.rule import (
     Rule,
     Window,
@@ -63,39 +58,7 @@ from gradledger_monitor.rules.rule import (
 from gradledger_monitor.rules.state import declare
 
 FIX = TOKEN_MEAN["plain"]
-
-
-OTHER_DIVISOR = (
-    "each micro-batch is divided by a number that is not the count of the elements in its graph, "
-    "of which a mask may leave some out"
-)
-BY_DATA = (
-    "micro-batches with equally many elements have different weights, which change from window to "
-    "window: the loop weighs them by something else than their counts; if that is intended, "
-    'declare contract="sample"'
-)
-BY_LOOP = (
-    "the loop multiplies the loss of each micro-batch by another number, which follows none of its "
-    "counts: it may be a weight of the data, such as a return; if that is intended, declare "
-    'contract="sample"'
-)
-PAIRS = (
-    "each micro-batch has as many elements as a ranked list has pairs, and equal weight: each list "
-    'may count once; if it does, declare contract="sequence"'
-)
-OF_SAMPLES = (
-    "each micro-batch adds the mean of several losses of one form, each of which is divided by its "
-    'count: each may be the loss of one sample; if it is, declare contract="sample"'
-)
-COMPARISONS = (
-    "its elements compare the examples of a micro-batch with each other, and each micro-batch has "
-    'equal weight, which may be intended; if it is, declare contract="sample"'
-)
 NOT_OBSERVED = "no backward of the first window was observed"
-COUNTS_IGNORED = "its divisor counts ignored positions"
-COUNTS_MASKED = "its divisor counts elements without a weight, which may be intended"
-ONE_MICRO_BATCH = "there is one micro-batch, whose weight is compared with none"
-LIGHT = "its weights differ, but it has little of the gradient's weight"
 
 
 class TokenWeightsUnequal(Rule):
@@ -123,19 +86,22 @@ class TokenWeightsUnequal(Rule):
 
     **When it is silent**
 
-    All micro-batches hold equally many tokens (the mean of means is then right; of means by class
-    weights, or by others, it is near, and the verdict states it); the loss itself gives the tokens
-    of one micro-batch different weights (advantages, a mean per sequence), and its elements have
-    equal weights, or a mask may have left some of them out; each micro-batch has as many elements
-    as a ranked list has pairs, and each list may count once; each micro-batch adds the mean of
-    several losses of one form, and each may be that of one sample; the elements compare the
-    examples of a micro-batch, as triplets do, and each micro-batch has equal weight; the loss
-    multiplies its elements by returns or advantages, and each micro-batch may be an episode; a loss
-    other than a cross entropy is divided by another number than a count, such as a sum of targets;
-    micro-batches of equal counts have weights that follow from their data, such as a loss that is
-    divided by its detached value; a further loss moves less than the warning's share of the
-    gradient; each backward has a separate loss (real and fake batches of a GAN critic); the run
-    declares ``contract="sequence"`` or ``contract="sample"``.
+    - All micro-batches hold equally many tokens. The mean of means is then right; of means by class
+      weights, or by others, it is near, and the verdict states it.
+    - The loss itself gives the tokens of one micro-batch different weights (advantages, a mean per
+      sequence), and its elements have equal weights, or a mask may have left some of them out.
+    - A micro-batch may count once: it has as many elements as a ranked list has pairs; it adds the
+      mean of several losses of one form, each of which may be that of one sample; its elements
+      compare its examples, as triplets do; or the loss multiplies its elements by returns or
+      advantages, and it may be an episode.
+    - A loss other than a cross entropy is divided by another number than a count, such as a sum of
+      targets.
+    - Micro-batches of equal counts have weights that follow from their data, such as a loss that is
+      divided by its detached value.
+    - The micro-batches have different numbers of losses of one form: which are the same is unknown.
+    - A further loss moves less than the warning's share of the gradient.
+    - Each backward has a separate loss (real and fake batches of a GAN critic).
+    - The run declares ``contract="sequence"`` or ``contract="sample"``.
 
     **Incidents**
 
@@ -304,56 +270,6 @@ class TokenWeightsUnequal(Rule):
 def _shows_token_mean(objective: Objective) -> bool:
     """Whether its micro-batches have different counts, so that equal weights are a choice."""
     return len({entry.tokens for entry in objective.ledger.entries}) > 1
-
-
-def why_not_evaluated(
-    objective: Objective, objectives: list[Objective], facts: StepFacts, light: float
-) -> Outcome | None:
-    """Why the weights of an objective cannot be evaluated, or need not; None if they are.
-
-    ``light`` is the share of the gradient below which a further loss need not.
-    """
-    if objective.is_unmatched:
-        return not_measured(UNMATCHED)
-    reading = objective.reading
-    counted = objective.elements_count or objective.is_mean_of_counted(facts.tolerance)
-    if objective.weighted_inside and not counted and reading.unit != "loss_weights":
-        undecided = objective.may_be_mean_of_counted(facts.tolerance)
-        undecided = undecided and not reading.is_even(facts.tolerance)
-        return not_measured(OF_SEQUENCES) if undecided else not_applicable(WEIGHTED_INSIDE)
-    if reading.of_part and not reading.is_fair(facts.tolerance, facts.intended):
-        return not_measured(PARTS_OR_TASKS)
-    has_unit = has_known_unit(objective)
-    if len(reading.ledger.lines) == 1 and not has_unit and "mean" not in reductions(objective):
-        if objective is not objectives[0] and divides_by_all_positions(facts, objective):
-            return not_measured(COUNTS_MASKED)
-        return not_applicable(ONE_MICRO_BATCH)  # equal weights of one are no evidence
-    if reading.is_even(facts.tolerance):
-        return None
-    if objective.is_nonlinear:
-        return not_applicable(NONLINEAR)
-    if not has_unit and not is_divided_by_a_count(facts, objective):
-        return not_measured(OTHER_DIVISOR)
-    if _is_multiplied(objective) and not is_divided_by_a_count(facts, objective):
-        return not_measured(BY_LOOP)
-    if reading.is_of_means(facts.tolerance) and may_have_pairs_of_lists(objective):
-        return not_measured(PAIRS)
-    if reading.is_of_means(facts.tolerance) and objective.compares_examples:
-        return not_measured(COMPARISONS)
-    if reading.is_of_means(facts.tolerance) and may_be_of_episodes(facts, objective):
-        return not_measured(EPISODES)
-    if may_be_of_samples(facts, objective, objectives):
-        return not_measured(OF_SAMPLES)
-    if objective is not objectives[0]:
-        moved = reading.ledger.misallocation * share_of(objective, objectives)
-        return not_applicable(LIGHT) if moved < light else None
-    return None
-
-
-def _is_multiplied(objective: Objective) -> bool:
-    """Whether the loop multiplies most micro-batches by a number of their own."""
-    factors = [number(term.loss_term.coefficient) for term in objective.terms]
-    return None not in factors and 2 * len(set(factors)) > max(len(factors), 2)
 
 
 def _excused(facts: StepFacts, objectives: list[Objective], excuses: list[Outcome]) -> Outcome:
