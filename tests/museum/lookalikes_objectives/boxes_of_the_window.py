@@ -12,7 +12,7 @@ optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 accumulation = 4
 
 
-def batch():
+def batch() -> tuple[torch.Tensor, ...]:
     positive = torch.rand(2, 60) < 0.05 + 0.3 * torch.rand(())
     positive[0, 0] = True
     ignored = (torch.rand(2, 60) < 0.2) & ~positive

@@ -11,7 +11,7 @@ optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
 accumulation = 4
 
 
-def triplets(labels):
+def triplets(labels: torch.Tensor) -> torch.Tensor:
     """As many as the classes of the micro-batch have, at most 40."""
     same = labels[:, None] == labels[None, :]
     positive = same & ~torch.eye(len(labels), dtype=torch.bool)
