@@ -12,6 +12,7 @@ from gradledger_monitor.rules.balance.counts import followed_count
 from gradledger_monitor.rules.balance.evidence import (
     divides_by_samples,
     ignores_targets,
+    is_mean_of_sums,
 )
 from gradledger_monitor.rules.balance.patterns import Pattern
 from gradledger_monitor.rules.gradient_scale_effects import changing_factor_effect
@@ -69,6 +70,9 @@ class WrongDenominator(Rule):
     the weights of the two add up to 1, or the number of positions differs between batches, and the
     share of ignored ones does by more than chance, as with padding.
 
+    It is information if the graph shows a mean, over the samples of the window, of one sum for
+    each (``losses.sum(-1).mean()``): the log-likelihood of sequences is such a loss.
+
     **Why it matters**
 
     The divisor is another quantity: all positions, the number of samples, the token count of
@@ -119,6 +123,8 @@ class WrongDenominator(Rule):
         divisor = n / excess if excess else math.inf  # a declared scale may be as large as a float
         pattern, objective = window.balance.pattern, window.balance.objective
         assert objective is not None
+        if pattern == "wandering" and is_mean_of_sums(window.facts, objective):
+            return _of_mean_of_sums(window, objective)
         of_samples = divides_by_samples(window.facts, objective)
         positions = pattern == "padding"
         constant = window.balance.constant
@@ -140,6 +146,26 @@ class WrongDenominator(Rule):
             padding=positions,
             earlier_balances=[round(c.balance, 6) for c in window.of_same_loss if c.balance][-8:],
         )
+
+
+def _of_mean_of_sums(window: Window, objective: Objective) -> Outcome:
+    """A log-likelihood of samples: their author may mean it so."""
+    facts, element = window.facts, element_name(objective)
+    samples = sum(term.loss_term.elements or 0 for term in objective.terms)
+    name = objective_name(objective, facts.objectives)
+    return finding(
+        "info",
+        f"The {name} is a mean of sums over {element}s",
+        f"The mean over the {counted(samples, 'sample')} of this window is taken of one sum for "
+        f"each, as of a log-likelihood: {significant(tokens(window) / samples)} {element}s on "
+        f"average, which have equal weights. The gradient is as many times as large as that of a "
+        f"mean over all {element}s, and differs with the lengths of the samples.",
+        token_mean(facts, objective),
+        objective=name,
+        balance=round(balance(window), 6),
+        tokens=as_count(tokens(window)),
+        samples=samples,
+    )
 
 
 def _of_other_count(window: Window) -> Outcome:
