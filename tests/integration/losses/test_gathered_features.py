@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
 from gradledger.observers.losses.autograd_graph import find_losses
-from gradledger.observers.losses.loss_patterns import holds_gathered_features
+from gradledger.observers.losses.loss_patterns import gathers_by_function, holds_gathered_features
 from gradledger.observers.losses.loss_terms import GATHERED
 from gradledger.records import StepRecord
 from helpers.facts import facts, judged, record, term
@@ -51,3 +53,35 @@ def test_such_a_window_is_not_balanced() -> None:
     evaluation = judged([facts(window)] * 3)
     assert evaluation.coverage["reduction.token_weights_unequal"] == f"not_measured: {GATHERED}"
     assert evaluation.verdict == "incomplete"
+
+
+class OfAllRanks(torch.autograd.Function):
+    """Features of two ranks; the gradient is that of the first one."""
+
+    @staticmethod
+    def forward(ctx: Any, own: Tensor) -> tuple[Tensor, Tensor]:
+        """Both are the same here."""
+        return own.clone(), own.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        """Without the gradients of the other rank."""
+        return gradients[0]
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("by_function", [True, False])
+def test_what_a_function_of_the_script_makes_of_gathered_gradients_is_unknown(
+    ranks: int, by_function: bool
+) -> None:
+    """SimCLR: all rows are compared with each other on each rank."""
+    apply: Any = OfAllRanks.apply
+    first, second = (
+        torch.cat(apply(own) if by_function else [own, own])
+        for own in (features(False), features(False))
+    )
+    rows = torch.cat([first, second])
+    logits = (rows @ rows.T / 0.5).masked_fill(torch.eye(24, dtype=torch.bool), -1e9)
+    loss = cross_entropy(logits, torch.arange(24).roll(12))
+    unknown = any(gathers_by_function(each, ranks) for each in find_losses(loss.grad_fn))
+    assert unknown is (by_function and ranks == 2)

@@ -71,11 +71,30 @@ def holds_gathered_features(loss: LossNode, ranks: int) -> bool:
 
 
 def _is_gathered(node: Any, ranks: int) -> bool:
-    if node.name() != "CatBackward0":
-        return False
+    parts = _parts_of_ranks(node, ranks)
+    return len(parts) - parts.count(None) == 1
+
+
+def gathers_by_function(loss: LossNode, ranks: int) -> bool:
+    """Whether a loss compares features that a function of the script gathers from all ranks.
+
+    Its outputs are those of the ranks. Its backward may add up the gradients of all ranks, as that
+    of ``torch.distributed.nn`` does, or return those of its rank alone.
+    """
+    for node in _nodes_below(loss, lambda name: name in _SIMILARITIES | JOINS):
+        parts = _parts_of_ranks(node, ranks)
+        function = getattr(parts[0], "_forward_cls", None) if len(set(parts)) == 1 else None
+        if function is not None and function.__module__.partition(".")[0] != "torch":
+            return True
+    return False
+
+
+def _parts_of_ranks(node: Any, ranks: int) -> list[Any]:
+    """The nodes of the parts that a node joins, as many as there are ranks; else none."""
+    if node.name() != "CatBackward0" or node._saved_dim != 0:
+        return []
     parts = [part for part, _ in node.next_functions]
-    own = len(parts) - parts.count(None)
-    return node._saved_dim == 0 and len(parts) == ranks and own == 1
+    return parts if len(parts) == ranks else []
 
 
 def compares_examples(loss: LossNode) -> bool:

@@ -33,7 +33,11 @@ from gradledger.observers.losses.autograd_graph import (
 from gradledger.observers.losses.found_losses import LossNode, sequence_number
 from gradledger.observers.losses.input_gradients import InputGradients
 from gradledger.observers.losses.loss_nodes import DeclaredLoss, open_term
-from gradledger.observers.losses.loss_patterns import head_of, holds_gathered_features
+from gradledger.observers.losses.loss_patterns import (
+    gathers_by_function,
+    head_of,
+    holds_gathered_features,
+)
 from gradledger.observers.losses.node_names import REDUCTIONS
 from gradledger.observers.losses.reached_optimizers import ReachedOptimizers
 from gradledger.observers.losses.tasks import Tasks
@@ -53,6 +57,10 @@ GATHERED = (
     "depends on the others"
 )
 TOO_LARGE = f"the graph between the root of backward and its losses has over {MAX_NODES} nodes"
+GATHERED_BY_FUNCTION = (
+    "a function of the script gathers the features of all ranks for the loss: what its backward "
+    "makes of their gradients is not known"
+)
 TOO_MANY = f"more than {MAX_TERMS} loss nodes in one backward"
 COMPILED_AUTOGRAD = "backward runs under compiled autograd, which would compile the hooks each time"
 FREED = "already been freed"  # part of PyTorch's message for the saved tensors of such a graph
@@ -246,6 +254,8 @@ class LossTerms(Observer):
         ranks = world_size()
         if ranks > 1 and any(holds_gathered_features(loss, ranks) for loss in losses):
             micro_batch.missing["gathered"] = GATHERED
+        elif ranks > 1 and any(gathers_by_function(loss, ranks) for loss in losses):
+            micro_batch.missing["gathered"] = GATHERED_BY_FUNCTION
 
     @staticmethod
     def _note_parts_without_gradient(

@@ -161,7 +161,7 @@ class NeverSynced(Rule):
             f"No all-reduce ran in the {counted(facts.micro_batches, 'micro-batch')} of this window"
             f"{_cause(wrappers)}. Each of the {facts.run.world_size} ranks steps on its own "
             f"gradients, so the ranks train different models{LATER if under_no_sync else '.'}",
-            FIX_NO_SYNC if under_no_sync else FIX,
+            FIX_NO_SYNC if "no_sync" in wrappers and "bypassed" not in wrappers else FIX,
             ranks=facts.run.world_size,
             micro_batches=facts.micro_batches,
             bypassed=wrappers == {"bypassed"},
