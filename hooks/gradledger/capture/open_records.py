@@ -16,7 +16,6 @@ from gradledger import guard
 from gradledger.capture import gradient_probe
 from gradledger.capture.async_copy import Deferred
 from gradledger.capture.gradient_probe import AccumulatedSample
-from gradledger.capture.inferred import add_evidence
 from gradledger.capture.layers.open_layers import OpenLayers
 from gradledger.capture.layers.unheld import OpenUnheld
 from gradledger.capture.open_parts import (
@@ -32,7 +31,7 @@ from gradledger.capture.open_parts import (
     value_of,
     was_clipped,
 )
-from gradledger.capture.open_terms import HALF, OpenTerm, Reach, keep_own, present
+from gradledger.capture.open_terms import HALF, OpenTerm, Reach, add_evidence, keep_own, present
 from gradledger.capture.replica_sample import OpenModels, OpenReplica
 from gradledger.records import CodeLocation, MicroBatch, StepRecord
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 from gradledger.capture.async_copy import Deferred
-from gradledger.capture.inferred import Inferred
 from gradledger.records import MicroBatch, Reduction, Term
 
 HALF = (torch.float16, torch.bfloat16)
@@ -20,6 +19,26 @@ Constant = float | Deferred  # a number that the graph holds; one on a device is
 
 LEARNED = "the factor that the model learns for this loss is 0, not finite, or was not read"
 NO_LOSS = "none of the losses in the graph of the backward reaches this optimizer"
+
+
+class Inferred(Protocol):
+    """What one micro-batch shows of a loss whose reduction several of them show."""
+
+    def add_evidence(self) -> None:
+        """Add what this one shows; once, before any of its window is resolved."""
+
+    def resolve(self, term: Term) -> None:
+        """Fill the wire record."""
+
+    def deferred(self) -> Iterator[Deferred]:
+        """The values that are read later."""
+
+
+def add_evidence(inferred: Iterable[Inferred | None]) -> None:
+    """Add what all micro-batches of a window show."""
+    for each in inferred:
+        if each is not None:
+            each.add_evidence()
 
 
 @dataclass(slots=True)

@@ -36,11 +36,6 @@ from time import perf_counter, time
 from typing import Any, TypeVar
 
 import torch
-from torch.optim import Optimizer
-from torch.optim.optimizer import (
-    register_optimizer_step_post_hook,
-    register_optimizer_step_pre_hook,
-)
 
 from gradledger import guard
 from gradledger.capture.async_copy import start_copies
@@ -51,6 +46,7 @@ from gradledger.capture.isolation import capturing, isolated, never_compile, ski
 from gradledger.capture.open_parts import GONE, OpenUpdate
 from gradledger.capture.open_records import OpenMicroBatch, OpenStep
 from gradledger.capture.optimizer_rounds import OptimizerRounds, SkippedRounds
+from gradledger.capture.step_hooks import StepHooks
 from gradledger.capture.step_sampling import StepSampler
 from gradledger.capture.updates_by_hand import UpdatesByHand
 from gradledger.capture.windows import OpenWindows, OptimizerWindow
@@ -123,7 +119,8 @@ class Recorder:
         self._notify = self._observers.notify
         self.grad_calls = GradCalls(self._backwards, self.updates_by_hand, self._notify)
         self._patches: list[Patch] = []
-        self._handles: list[Any] = []
+        before, after = self._step_hook(self._before_step), self._step_hook(self._after_step)
+        self._step_hooks = StepHooks(self._wrap_init, before, after)
         self._stepping: dict[int, OpenStep] = {}  # by optimizer, between its two step hooks
         # After a fault of the recorder itself no record is reliable: it removes all hooks.
         self._backward_guard = guard.fail_open("the backward hook", self._fail)
@@ -138,9 +135,7 @@ class Recorder:
         self._step_sampler.start_clock()
         self._backward = Patch(torch.autograd, "backward", self._wrap_backward)
         self._patches += [self._backward, Patch(torch.autograd, "grad", self._wrap_grad)]
-        self._patches.append(Patch(Optimizer, "__init__", self._wrap_init))
-        self._handles.append(register_optimizer_step_pre_hook(self._step_hook(self._before_step)))
-        self._handles.append(register_optimizer_step_post_hook(self._step_hook(self._after_step)))
+        self._step_hooks.install()
         self._notify("install")
         if self._skipped is not None:  # the hooks were removed while steps were skipped
             self._start_skipping(self._skipped)
@@ -149,8 +144,7 @@ class Recorder:
         """Restore everything, in reverse order."""
         self._step_sampler.stop_clock()
         self._notify("uninstall")
-        while self._handles:
-            self._handles.pop().remove()
+        self._step_hooks.uninstall()
         while self._patches:
             self._patches.pop().undo()
         self._backwards.clear()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary, WeakSet
 
 import torch
+from torch.optim import Optimizer
 
 from gradledger.capture.async_copy import Deferred
 from gradledger.capture.isolation import is_plain
@@ -53,6 +54,8 @@ class _ThreadScaling(threading.local):
         self.products: dict[NodeKey, _Product] = {}
         # Those since the last update that no backward has started from.
         self.unused: set[NodeKey] = set()
+        # Scaler, window and its steps of scaler steps on an object that stands for the optimizer.
+        self.awaited: dict[int, tuple[Any, OptimizerWindow, int]] = {}
 
 
 class GradScalerCalls(Observer):
@@ -128,16 +131,44 @@ class GradScalerCalls(Observer):
         return step
 
     def _add_event(self, op: Op, scaler: Any, optimizer: Any = None) -> None:
-        self._windows.add_event(op, optimizer, self._ordinal_of(scaler))
+        self._windows.add_event(op, self._represented(optimizer), self._ordinal_of(scaler))
+
+    def _represented(self, optimizer: Any) -> Any:
+        """The optimizer that an object stands for.
+
+        fastai's ``MixedPrecision`` passes itself, with the ``param_groups`` of the optimizer. Its
+        step only notes that the scaler did not skip, and fastai calls that of the optimizer later.
+        """
+        if optimizer is None or isinstance(optimizer, Optimizer):
+            return optimizer
+        groups = getattr(optimizer, "param_groups", ())
+        held = [id(parameter) for group in groups for parameter in group["params"]]
+        for window in self._windows:
+            if held == list(map(id, window.parameters())):
+                return window.optimizer
+        return optimizer
 
     def _before_step(self, scaler: Any, optimizer: Any) -> int:
+        self._close_awaited()
         self._add_event("scaler_step", scaler, optimizer)
-        return self._windows.window_of(optimizer).steps
+        window = self._windows.window_of(self._represented(optimizer))
+        if window.optimizer is not optimizer:
+            self._thread.awaited[id(window)] = scaler, window, window.steps
+        return window.steps
 
     def _after_step(self, optimizer: Any, steps: int | None) -> None:
         """Close the window if the scaler skipped the step: then no optimizer hook ran."""
-        if self._windows.window_of(optimizer).steps == steps and self._patches:
+        if self._thread.awaited or not self._patches:
+            return
+        if self._windows.window_of(optimizer).steps == steps:
             self._close_skipped(optimizer)
+
+    def _close_awaited(self) -> None:
+        """Close the windows whose optimizers did not step after the scaler's step: it skipped."""
+        awaited, self._thread.awaited = self._thread.awaited, {}
+        for _, window, steps in awaited.values():
+            if window.steps == steps and window.optimizer is not None and self._patches:
+                self._close_skipped(window.optimizer)
 
     def _wrap_update(self, original: Any) -> Any:
         def update(scaler: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -157,6 +188,7 @@ class GradScalerCalls(Observer):
         return load_state_dict
 
     def _note_update(self, scaler: Any) -> None:
+        self._close_awaited()
         self._add_event("update", scaler)
         self._thread.unused.clear()
 
@@ -188,7 +220,8 @@ class GradScalerCalls(Observer):
         """Copy the state of the scaler. A fused optimizer divides by ``grad_scale`` itself."""
         if self._compiled:
             step.missing.update(dict.fromkeys(self.facts, COMPILED))
-        scaler = self._thread.stepping
+        awaited, *_ = self._thread.awaited.get(id(window), (None,))
+        scaler = self._thread.stepping or awaited
         if scaler is not None and scaler._scale is not None:
             tracker = scaler._growth_tracker
             step.scaler = OpenScaler(
