@@ -68,4 +68,4 @@ def test_the_answer_says_that_values_were_changed_after_the_reduction_was_judged
     clipped = record([term(50, 1 / 200)] * 4, post_factor=None, changed=True)
     node = next(n for n in judged([facts(clipped)]).tree if n.node == "reduction")
     assert node.status == "ok"
-    assert node.reason.count("before the loop changed gradient values one by one") == 1
+    assert node.reason.count("what changes the gradients after them is not judged") == 1

@@ -39,6 +39,7 @@ OWN_BUFFERS = (
     "the loop updates the parameters itself, and clears the gradients between its backwards: which "
     "of them the update uses is not known"
 )
+UNSAMPLED = "the gradient sample was not taken after backward and at the step"
 IN_STEP = "the optimizer communicates with other ranks in its step, out of sight"
 ASSIGNED = (
     "the loop assigns the gradients that the optimizer steps on, and they are no multiple of those "
@@ -181,6 +182,7 @@ class OpenStep:
     ran_in_step: bool = False  # the step began collectives, and did not only wait for earlier ones
     may_be_combined: bool = False  # the loop may have combined the gradients of the ranks
     hooked: str = ""  # why each gradient may have been changed before it was sampled
+    sample_after_own_step: Deferred | None = None  # where the step itself is the reason
     scaler: OpenScaler | None = None
     replaced: OpenReplaced | None = None
     found_inf: Deferred | None = None
@@ -224,8 +226,8 @@ class OpenStep:
         yield from (norms for _, norms in self.norms)
         yield from () if self.scaler is None else present(self.scaler.scale, self.scaler.tracker)
         yield from present(self.sample_at_step, self.sample_before_step, self.sample_at_last_step)
-        yield from present(self.found_inf, self.grad_scale, self.untrained)
-        yield from present(self.parameters_before, self.parameters_after)
+        yield from present(self.sample_after_own_step, self.found_inf, self.grad_scale)
+        yield from present(self.untrained, self.parameters_before, self.parameters_after)
         yield from () if self.replaced is None else self.replaced.deferred()
         yield from () if self.models is None else self.models.deferred()
         yield from () if self.replica is None else [self.replica.sample]
@@ -343,8 +345,7 @@ class OpenStep:
             record.post_factor = 0.0  # the loop zeroed the gradients
             return
         if before is None or after is None:
-            reason = "the gradient sample was not taken after backward and at the step"
-            record.missing.setdefault("post_factor", reason)
+            record.missing.setdefault("post_factor", UNSAMPLED)
             return
         factor = gradient_probe.common_factor(before.values(), after.values(), tolerance)
         total = self._total_if_cleared()
@@ -356,16 +357,18 @@ class OpenStep:
         if record.moved or total == before.values():  # nothing was lost
             for micro_batch in record.micro_batches[1:]:
                 micro_batch.fresh = False
-        if isinstance(factor, float) and not self.hooked:
+        own = self.sample_after_own_step
+        hooked = "" if own is not None and own.values() == after.values() else self.hooked
+        if isinstance(factor, float) and not hooked:
             record.post_factor = factor
             return
-        record.missing.setdefault("post_factor", self.hooked or str(factor))
+        record.missing.setdefault("post_factor", hooked or str(factor))
         if self.adopted:
             self._note_moved(record)
             for micro_batch in record.micro_batches:
                 micro_batch.missing["rescaled"] = ASSIGNED
             return
-        record.changed = bool(self.hooked) or factor == gradient_probe.CHANGED
+        record.changed = bool(hooked) or factor == gradient_probe.CHANGED
         if self.may_be_combined and not isinstance(factor, float):  # else hooks combined them
             record.samples = gradient_probe.sent_samples(before.values(), after.values(), total)
 
@@ -430,11 +433,8 @@ class OpenStep:
             return
         clips = [c for c in record.events if c.op == "clip_norm" and c.norm is not None]
         if clips and self.clip_gives_norm():
-            record.norm = (
-                (clips[-1].norm or 0.0)
-                * clip_coefficient(clips[-1])
-                * factor_after_clip(clips[-1], record.post_factor)
-            )
+            clipped = (clips[-1].norm or 0.0) * clip_coefficient(clips[-1])
+            record.norm = clipped * factor_after_clip(clips[-1], record.post_factor)
 
     def _measure_update(self, record: StepRecord) -> None:
         if self.replica is not None:

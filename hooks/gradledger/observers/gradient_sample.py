@@ -68,3 +68,9 @@ class GradientSample(Observer):
                 last.sample_after = step.sample_at_step  # a step from a hook inside backward
         if optimizer_steps.steps_on_own_buffers(step, window):
             optimizer_steps.record_own_buffers(step, window)
+
+    def step_ends(self, step: OpenStep, window: OptimizerWindow) -> None:
+        """Sample once more after a step that may change the gradients: most leave them."""
+        if step.hooked == OWN_STEP and step.sample_at_step is not None:
+            step.sample_after_own_step = window.sample()
+            window.probe.release()

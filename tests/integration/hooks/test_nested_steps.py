@@ -165,3 +165,48 @@ def test_an_optimizer_that_accumulates_by_itself_steps_where_it_updates(
     # without hooks, how its step changes the gradients before it applies them is not seen
     verdict = "balanced" if hooked else "incomplete"
     assert (accused(evaluation), evaluation.verdict) == ({}, verdict)
+
+
+class Offloading(torch.optim.AdamW):
+    """Its step does something else before that of its base class, on some days to the gradients."""
+
+    changes: Callable[[Any], None] = staticmethod(lambda _: None)
+    clears = False
+
+    def step(self, closure: Any = None) -> Any:
+        type(self).changes(self)
+        super().step()
+        if self.clears:
+            self.zero_grad()
+
+
+@pytest.mark.parametrize(
+    ("changes", "clears", "factor"),
+    [
+        (lambda _: None, False, 1.0),
+        (lambda _: None, True, None),  # what it stepped on cannot be read any more
+        (divide_by_k, False, None),
+    ],
+)
+def test_a_step_that_leaves_the_gradients_as_they_were_has_applied_them(
+    changes: Callable[[Any], None],
+    clears: bool,
+    factor: float | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """PyTorch calls no hook in the step of the base class, unless an instance of it exists."""
+    unhooked: Any = torch.optim.AdamW.step
+    unhooked = unhooked.__wrapped__ if getattr(unhooked, "hooked", False) else unhooked
+    monkeypatch.setattr(torch.optim.AdamW, "step", unhooked)
+    monkeypatch.setattr(Offloading, "changes", staticmethod(changes))
+    monkeypatch.setattr(Offloading, "clears", clears)
+    net = tiny_model()
+    with recording() as recorded:
+        optimizer = Offloading(net.parameters(), lr=0.01)
+        for window in windows(STEPS, lengths=[((6, 6),) * 4]):
+            for batch in window:
+                (cross_entropy(net, batch) / 4).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    assert [step.post_factor for step in recorded.records()] == [factor] * STEPS
+    assert not accused(recorded.evaluation(optimizers=["Offloading"]))
