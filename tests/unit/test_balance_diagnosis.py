@@ -2254,29 +2254,32 @@ def test_a_loss_of_each_sample_shows_that_a_further_one_is_not_divided() -> None
 
 
 @pytest.mark.parametrize(
-    ("kind", "weight", "severity"),
+    ("kind", "weight", "rule", "severity"),
     [
-        ("mean of sums", 1 / 32, "info"),
-        ("a sum over 8", 1 / 32, "warning"),
-        ("undivided", 1 / 8, "warning"),
+        ("mean of sums", 1 / 32, "wrong_denominator", "info"),
+        ("a sum over 8", 1 / 32, "wrong_denominator", "warning"),
+        ("divided by 1", 1 / 8, "missing_division", "warning"),
     ],
 )
 def test_a_mean_of_sums_over_samples_is_information(
-    kind: str, weight: float, severity: str
+    kind: str, weight: float, rule: str, severity: str
 ) -> None:
     """As the log-likelihood of 8 sequences in each of 4 micro-batches."""
     shape: dict[str, Any] = {"rows": 8, "size": 80}
     shape |= {} if kind == "a sum over 8" else {"elements": 8, "element_weight": weight}
+    shape |= {"undivided": False} if kind == "divided by 1" else {"divisors": [4.0]}
     reduction = "sum" if kind == "a sum over 8" else "none"
     steps = [
         facts(record([[term(n, weight, reduction, **shape)] for n in letters], number))
         for number, letters in enumerate([(30, 41, 52, 23), (21, 44, 50, 22), (25, 31, 60, 9)], 1)
     ]
     (finding,) = judged(steps).findings
-    assert (finding.rule, finding.severity) == ("reduction.wrong_denominator", severity)
-    if severity == "info":
+    assert (finding.rule, finding.severity) == (f"reduction.{rule}", severity)
+    if kind == "mean of sums":
         assert finding.evidence["samples"] == 32
         assert "3.906 elements on average" in finding.summary
+    elif kind == "divided by 1":
+        assert "mean of one sum for each sample, and nothing divides by K" in finding.summary
 
 
 def divided_by(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.model.step_facts import StepFacts
@@ -17,6 +19,8 @@ from gradledger_monitor.rules.balance.evidence import (
 from gradledger_monitor.rules.balance.patterns import Diagnosis
 from gradledger_monitor.rules.number_text import significant
 
+MEAN_OF_ALL = "Each micro-batch is divided by the number of all its elements, and by nothing else"
+MEAN_OF_SUMS = "Each micro-batch is the mean of one sum for each sample, and nothing divides by K"
 DISTINCT = 3  # divisors of micro-batches, which are then no count of a window
 
 
@@ -47,7 +51,8 @@ def by_mean_over_all(facts: StepFacts, objective: Objective, balance: float) -> 
     if not is_mean_over_all_alone(facts, objective) or not is_left_by_loop(facts):
         return None
     k = facts.micro_batches_of(objective)
-    evidence = "Each micro-batch is divided by the number of all its elements, and by nothing else"
+    of_sums = all((t.loss_term.elements or math.inf) < t.tokens for t in objective.terms)
+    evidence = MEAN_OF_SUMS if of_sums else MEAN_OF_ALL
     return Diagnosis("missing", "", objective, k, balance / k, evidence)
 
 
@@ -86,7 +91,9 @@ def is_mean_over_all_alone(facts: StepFacts, objective: Objective) -> bool:
     for term in objective.terms:
         loss = term.loss_term
         divisors = [number(divisor) for divisor in loss.divisors]
-        alone = loss.undivided or (divisors == [loss.elements] and loss.coefficient is None)
+        by_one = loss.undivided is False and not divisors
+        by_elements = (by_one or divisors == [loss.elements]) and loss.coefficient is None
+        alone = loss.undivided or by_elements
         whole = Near(weight_of_elements(term) * facts.ranks_divisor, facts.tolerance)(1.0)
         if not alone or not whole or loss.nonlinear or loss.elements == 1:
             return False
