@@ -184,9 +184,8 @@ class Objective:
     @property
     def is_unmatched(self) -> bool:
         """Whether micro-batches have some of several losses, and which of them is not known."""
-        return not self.is_penalty and any(
-            t.part > 1 and t.loss_term.head is None for t in self.terms
-        )
+        parts = [t for t in self.terms if t.part > 1 and t.loss_term.head is None]
+        return bool(parts) and not self.is_penalty
 
     @property
     def compares_examples(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from operator import attrgetter
 
 from gradledger_monitor.ingest.schema import MicroBatch, Term
 from gradledger_monitor.model.numbers import number
@@ -12,6 +13,7 @@ from gradledger_monitor.model.readings import WeightedTerm
 
 DIVERGENCE = "KlDivergence"
 REDUCTIONS = ("MeanBackward", "SumBackward")  # losses without targets
+_KIND = attrgetter("kind")
 IndexedMicroBatches = list[tuple[int, MicroBatch]]  # with their index in the record
 
 
@@ -166,8 +168,8 @@ def forms_of(
     micro_batches = [
         m.terms for rank, of_rank in tasks.items() for i, m in applied[rank] if not of_rank.get(i)
     ]
-    kinds = [[term.kind for term in terms] for terms in micro_batches]
-    if all(each == kinds[0] for each in kinds):
+    kinds = [tuple(map(_KIND, terms)) for terms in micro_batches]
+    if len(set(kinds)) < 2:
         return {}
     forms: Forms = {}
     for kind in sorted({kind for each in kinds for kind in each}):
