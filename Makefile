@@ -53,7 +53,7 @@ test: $(READY) tools  ## linters, types, architecture contracts, tests: what to 
 	@$(MAKE) --no-print-directory unit
 
 test-fast: $(READY)  ## tests/unit alone, each property on fewer examples
-	$(BIN)/pytest $(OPTIONS) $(PARALLEL) --hypothesis-profile fast tests/unit
+	$(BIN)/pytest $(OPTIONS) $(subst -n 4,-n 2,$(PARALLEL)) --hypothesis-profile fast tests/unit
 
 e2e: $(READY) tools  ## what takes long: cold starts, torch.compile, locked and full databases, the deployment, generated requests
 	$(BIN)/pytest $(OPTIONS) $(PARALLEL) tests/e2e
