@@ -123,11 +123,11 @@ def show(
 
 
 def _families(rules: RulesDocument) -> dict[str, list[RuleDocument]]:
-    """The rules by the first word of their id, in the order of the families' first rules."""
+    """The rules by the first word of their id, alphabetical as on the page of all rules."""
     families: dict[str, list[RuleDocument]] = {}
     for rule in rules.rules:
         families.setdefault(rule.rule.partition(".")[0], []).append(rule)
-    return families
+    return dict(sorted(families.items()))
 
 
 def _is_changed(rule: RuleDocument) -> bool:
