@@ -86,6 +86,21 @@ def test_what_hooks_of_the_script_scale_in_backward_is_no_factor_of_a_schedule()
     assert step.resolve().micro_batches[1].rescaled is None
 
 
+@pytest.mark.parametrize("combined", [False, True])
+def test_an_own_step_left_the_gradients_if_they_are_those_from_before_it(combined: bool) -> None:
+    """Where it may combine the ranks, too, the sample at the step is one from after it."""
+    begun, ended = Deferred.of([1.0, 2.0, 3.0, 4.0]), Deferred.of([0.5, 1.0, 1.5, 2.0])
+    last = CountedMicroBatch(OpenMicroBatch(1), fresh=True, sample_after=begun)
+    step = OpenStep(0, 1, 1.0, [last], hooked="the step may change them")
+    step.sample_at_step = step.sample_after_own_step = begun
+    if combined:
+        step.sample_before_step, step.sample_at_step = begun, ended
+        step.sample_after_own_step, step.may_be_combined = ended, True
+    record = step.resolve()
+    assert record.post_factor == (None if combined else 1.0)
+    assert ("post_factor" in record.missing) is combined
+
+
 def test_a_term_that_backward_never_reached_gives_a_reason() -> None:
     term = OpenTerm("NllLossBackward0", "mean", tokens=3).resolve()
     assert (term.tokens, term.weight) == (3, None)

@@ -357,8 +357,8 @@ class OpenStep:
         if record.moved or total == before.values():  # nothing was lost
             for micro_batch in record.micro_batches[1:]:
                 micro_batch.fresh = False
-        own = self.sample_after_own_step
-        hooked = "" if own is not None and own.values() == after.values() else self.hooked
+        own, begun = self.sample_after_own_step, self.sample_before_step or after
+        hooked = "" if own is not None and own.values() == begun.values() else self.hooked
         if isinstance(factor, float) and not hooked:
             record.post_factor = factor
             return
