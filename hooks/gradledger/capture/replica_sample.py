@@ -25,11 +25,9 @@ class OpenReplica:
     def resolve(self) -> Replica:
         """The wire record, without parameters that have no coordinate that can be read."""
         replica, values = Replica(self.total), iter(self.sample.values())
-        names = self.names or [""] * len(self.indices)
-        each = zip(self.indices, self.shapes, self.counts, names, strict=True)
-        for index, shape, count, name in each:
+        replica.names = [*itertools.compress(self.names, self.counts)]
+        for index, shape, count in zip(self.indices, self.shapes, self.counts, strict=True):
             if count:
-                replica.names += [name] if name else []
                 replica.indices.append(index)
                 replica.shapes.append(shape)
                 own = list(itertools.islice(values, count))

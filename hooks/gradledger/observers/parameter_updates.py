@@ -28,6 +28,7 @@ ALL_UNTIL = 8  # steps at which all parameters are read
 MOST = 1024  # parameters that are read at one step
 IN_TURN = 16  # parameters that are read at later measurements
 COORDINATES = 4  # of each
+MOST_NAMED = 8  # optimizers: a loop may create one in every step
 MOST_TIMES = 8  # that all are read because something else than the optimizer changed them
 AVERAGERS = "torch.distributed.algorithms.model_averaging.averagers"
 
@@ -43,6 +44,7 @@ class ParameterUpdates(Observer):
     def __init__(self) -> None:
         super().__init__()
         self._totals: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # parameters, by window
+        self._named = 0  # optimizers
 
     def step_begins(self, step: OpenStep, window: OptimizerWindow) -> None:
         """Sample the parameters before the step."""
@@ -64,12 +66,13 @@ class ParameterUpdates(Observer):
     def _sample_replica(self, step: OpenStep, window: OptimizerWindow) -> None:
         groups = list(getattr(window.optimizer, "param_groups", ()))
         total = sum(len(group["params"]) for group in groups)
-        first = window not in self._totals
+        unnamed = window not in self._totals and self._named < MOST_NAMED
         grown = total > self._totals.get(window, total)  # what joins should be equal on all ranks
         self._totals[window] = total
         if step.step > ALL_UNTIL and step.step % EVERY != 1 and not grown:
             return
-        names = names_of(groups, search=False) if first else None
+        self._named += unnamed
+        names = names_of(groups, search=False) if unnamed else None
         _sample(step, window, replica_indices(1 if grown else step.step, total), names)
 
 
