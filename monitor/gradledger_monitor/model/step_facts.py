@@ -140,7 +140,9 @@ class StepFacts:
         self.shared_factors = {rank: shared_factor(r) for rank, r in records.items()}
         self.unmeasured = self._unmeasured()
         self.factor_unmeasured = self._factor_unmeasured()
-        self._tasks = loss_names.tasks_of(applied)
+        tasks_of, of_rank = loss_names.tasks_of, self.applied_by_rank
+        self._tasks_by_rank = {rank: tasks_of(of_rank[rank]) for rank in self._accounted}
+        self._tasks = self._tasks_by_rank[self.lowest_rank]
         self.terms = terms = self._terms()
         # the balance under the contract; None where the balance is not known
         intended = None if self.factor_unmeasured else run.declared_scale or 1.0
@@ -332,14 +334,12 @@ class StepFacts:
     def _terms(self) -> list[WeightedTerm]:
         """All terms of the window that have tokens, with the weight of each of their tokens."""
         terms: list[WeightedTerm] = []
-        tasks_of = {r: loss_names.tasks_of(self.applied_by_rank[r]) for r in self._accounted}
-        forms = loss_names.forms_of(self.applied_by_rank, tasks_of)
-        for rank, tasks in tasks_of.items():
+        forms = loss_names.forms_of(self.applied_by_rank, self._tasks_by_rank)
+        for rank, tasks in self._tasks_by_rank.items():
             # DDP averages in backward: what a rank multiplies its gradients by afterwards, it
             # multiplies the tokens of all ranks by. The balance is that of the lowest rank.
             factor_of = rank if self.all_reduce is not None else self.lowest_rank
-            rank_factor = self.shared_factors[factor_of]
-            rank_factor /= self.ranks_divisor
+            rank_factor = self.shared_factors[factor_of] / self.ranks_divisor
             is_unmeasured = self.records[factor_of].post_factor is None
             applied = self.applied_by_rank[rank]
             later = topology.rescaled_later(applied)

@@ -159,10 +159,10 @@ def is_mean_of_sums(facts: StepFacts, objective: Objective) -> bool:
     """
     weights = 0.0
     for term in objective.terms:
-        of_term, weight = term.loss_term, number(term.loss_term.element_weight)
-        if of_term.reduction != "none" or not 0 < (of_term.elements or 0) < term.tokens:
+        loss = term.loss_term
+        if loss.reduction != "none" or not 0 < (loss.elements or 0) < term.tokens:
             return False
-        weights += (of_term.elements or 0) * abs(weight or 0.0) * term.factor
+        weights += weight_of_elements(term)
     constant = abs(objective.coefficient or 1.0) * (facts.run.declared_scale or 1.0)
     return Near(weights, facts.tolerance)(constant)
 
