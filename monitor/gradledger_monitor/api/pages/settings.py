@@ -15,7 +15,7 @@ from gradledger_monitor.api.app_state import State, StateDep
 from gradledger_monitor.api.forms import MAX_NAME, read_form
 from gradledger_monitor.api.pages.layout import may_change, not_found, page, redirect
 from gradledger_monitor.api.routes import overrides
-from gradledger_monitor.api.routes.overrides import RetentionDocument, RuleDocument, RulesDocument
+from gradledger_monitor.api.routes.overrides import RetentionDocument, RulesDocument
 from gradledger_monitor.config.redaction import redacted
 from gradledger_monitor.config.settings import Settings
 from gradledger_monitor.config.sources import environment_variable
@@ -107,8 +107,6 @@ def show(
         secret=secret,
         error=error,
         rules=rules,
-        families=_families(rules),
-        changed=[rule.rule for rule in rules.rules if _is_changed(rule)],
         headlines={name: headline(rule) for name, rule in rules_by_id().items()},
         retention=retention,
         days=[(name, Settings.model_fields[name].description) for name in DAYS],
@@ -122,18 +120,6 @@ def show(
     )
 
 
-def _families(rules: RulesDocument) -> dict[str, list[RuleDocument]]:
-    """The rules by the first word of their id, alphabetical as on the page of all rules."""
-    families: dict[str, list[RuleDocument]] = {}
-    for rule in rules.rules:
-        families.setdefault(rule.rule.partition(".")[0], []).append(rule)
-    return dict(sorted(families.items()))
-
-
-def _is_changed(rule: RuleDocument) -> bool:
-    return rule.off or any(t.value != t.default for t in rule.thresholds)
-
-
 def _matching_rules(rules: RulesDocument, shown: Shown) -> list[str]:
     """The rules that pass the filter. A form has all of them, so that saving it resets none."""
     headlines = {name: headline(rule) for name, rule in rules_by_id().items()}
@@ -141,7 +127,7 @@ def _matching_rules(rules: RulesDocument, shown: Shown) -> list[str]:
         rule.rule
         for rule in rules.rules
         if shown.matches(
-            _is_changed(rule),
+            rule.is_changed,
             rule.rule,
             headlines[rule.rule],
             *(text for t in rule.thresholds for text in (t.name, t.meaning)),

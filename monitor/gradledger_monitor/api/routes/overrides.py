@@ -60,6 +60,16 @@ class RuleDocument(BaseModel):
     off: bool
     thresholds: list[ThresholdDocument]
 
+    @property
+    def family(self) -> str:
+        """The first word of its id."""
+        return self.rule.partition(".")[0]
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether it is off, or a threshold is not the default."""
+        return self.off or any(t.value != t.default for t in self.thresholds)
+
 
 class RulesDocument(BaseModel):
     """All rules; ``off_set_in`` is where the operator set which of them are off."""
