@@ -63,6 +63,10 @@ def test_changes_are_listed_differences_come_first_and_charts_show_both_runs(pag
     first = page.locator(".differences tbody").first.locator("tr:nth-child(2) th").inner_text()
     assert first.startswith("effective batch")
     expect(page.locator("tr.differs", has_text="lr")).to_be_visible()
+    equal = page.locator(".differences tr", has_text="seed")
+    expect(equal).to_be_hidden()
+    page.get_by_label("Only what differs").uncheck()
+    expect(equal).to_be_visible()
     expect(page.locator("tr.differs", has_text="seed")).to_have_count(0)
     expect(page.locator("#charts[data-ready]")).to_be_visible()
     lengths = 'document.querySelector("#chart-balance .plot").data.map(({ x }) => x.length)'

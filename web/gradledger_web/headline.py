@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ from gradledger_monitor.rules.docs import rules_by_id
 from gradledger_web import formatting
 
 if TYPE_CHECKING:
-    from gradledger_monitor.model.findings import EvaluationResult, Finding, TreeNode
+    from gradledger_monitor.model.findings import EvaluationResult, Finding
 
 WRONG_GRADIENT = "the applied gradient is not the one the loop intends"
 GRADIENT_UNAFFECTED = ("scaler.missing_update",)  # a structural error about the scale alone
@@ -23,8 +23,19 @@ _CHECKS = {
     "run": "progress",
     "validation": "validation loss",
     "norm": "gradient norms",
+    "scaler": "GradScaler",
+    "ddp": "DDP",
 }
 _REQUIRED = {question.node for question in QUESTIONS if question.structural}
+
+
+@dataclass(frozen=True)
+class Unanswered:
+    """Checks that were not measured for one reason; ``required`` for the verdict balanced."""
+
+    checks: str
+    reason: str
+    required: bool
 
 
 @dataclass(frozen=True)
@@ -33,6 +44,7 @@ class Summary:
 
     sentence: str
     detail: str
+    unanswered: list[Unanswered]  # of an incomplete run: why it is
     causes: list[Finding]
     symptoms: list[Finding]
 
@@ -46,7 +58,9 @@ def summarize(
     symptoms = [finding for finding in ordered if finding.inhibited_by is not None]
     sentence, detail = _sentence_and_detail(evaluation, causes, steps)
     detail = " ".join(filter(None, (detail, formatting.sentence(_extent(ranks, absent)))))
-    return Summary(sentence=sentence, detail=detail, causes=causes, symptoms=symptoms)
+    incomplete = steps > 0 and evaluation.verdict == "incomplete"
+    unanswered = list(_unanswered(evaluation)) if incomplete else []
+    return Summary(sentence, detail, unanswered, causes, symptoms)
 
 
 def _acknowledged(causes: list[Finding]) -> str:
@@ -88,7 +102,7 @@ def _sentence_and_detail(
     no_problems = _no_problems(evaluation, period)
     if evaluation.verdict == "incomplete":
         sentence = f"{no_problems}, but {_required(evaluation)}."
-        return formatting.sentence(sentence), _reasons(evaluation)
+        return formatting.sentence(sentence), ""
     notes = f"{formatting.plural(len(causes), 'note')} below. " if causes else ""
     return formatting.sentence(f"{no_problems}."), (notes + detail).strip()
 
@@ -163,23 +177,15 @@ def _required(evaluation: EvaluationResult) -> str:
     return "a required check was not measured"
 
 
-def _reasons(evaluation: EvaluationResult) -> str:
-    """``Not measured: scaler, loop (the reason). Optional checks not measured: ...``."""
-    nodes = [node for node in evaluation.tree if node.status == "not_measured"]
-    required = _by_reason(node for node in nodes if node.node in _REQUIRED)
-    optional = _by_reason(node for node in nodes if node.node not in _REQUIRED)
-    texts = (("Not measured", required), ("Optional checks not measured", optional))
-    return " ".join(f"{title}: {text}." for title, text in texts if text)
-
-
-def _by_reason(nodes: Iterable[TreeNode]) -> str:
-    """``scaler, loop (the reason); reduction (another one)``."""
-    names: dict[str, list[str]] = {}
-    for node in nodes:
-        names.setdefault(node.reason, []).append(_CHECKS.get(node.node, node.node))
-    return "; ".join(
-        ", ".join(named) + (f" ({reason})" if reason else "") for reason, named in names.items()
-    )
+def _unanswered(evaluation: EvaluationResult) -> Iterator[Unanswered]:
+    """The questions without an answer by reason, the required ones first."""
+    names: dict[tuple[bool, str], list[str]] = {}
+    for node in evaluation.tree:
+        if node.status == "not_measured":
+            key = (node.node in _REQUIRED, node.reason)
+            names.setdefault(key, []).append(_CHECKS.get(node.node, node.node))
+    for (required, reason), checks in sorted(names.items(), key=lambda item: not item[0][0]):
+        yield Unanswered(", ".join(checks), reason, required)
 
 
 @dataclass(frozen=True)

@@ -45,10 +45,11 @@ def table(topology: Topology, step: int, never_sent: Sequence[int]) -> Ranks:
 
 
 def rank_rows(topology: Topology, never_sent: Sequence[int]) -> list[RankRow]:
-    """The ranks in order. Of many, those without a record, and the first of the others."""
+    """The ranks in order. Of many, those without a record first, then the first of the others."""
     parts = {part.rank: part for part in topology.ranks}
     absent = [rank for rank in range(topology.world_size) if rank not in parts]
-    chosen = sorted([*absent, *parts][:MOST_ROWS])
+    ranks = [*absent, *parts]
+    chosen = ranks[:MOST_ROWS] if len(ranks) > MOST_ROWS else sorted(ranks)
     most = max((part.tokens or 0 for part in topology.ranks), default=0)
     return [_row(rank, parts.get(rank), topology, never_sent, most) for rank in chosen]
 

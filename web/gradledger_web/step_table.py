@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -48,6 +49,7 @@ class Row:
     loss: float | None
     collectives: int | None
     missing: str
+    alike: int = 0  # other ranks whose row is equal, in a table that shows one of them
 
     @property
     def deviation(self) -> str:
@@ -163,10 +165,23 @@ def _missing(batch: MicroBatch, term: Term | None) -> str:
 
 
 def worst_rows(rows: list[Row]) -> list[Row]:
-    """All rows, or the ``MOST_ROWS`` with the largest difference between tokens and gradient."""
+    """All rows, or the ``MOST_ROWS`` with the largest difference between tokens and gradient.
+
+    Of more, those that are equal but for their rank are one row.
+    """
     if len(rows) <= MOST_ROWS:
         return rows
-    return sorted(rows, key=_share_difference, reverse=True)[:MOST_ROWS]
+    return sorted(_without_repetitions(rows), key=_share_difference, reverse=True)[:MOST_ROWS]
+
+
+def _without_repetitions(rows: list[Row]) -> list[Row]:
+    """The first of the rows that differ in nothing but the rank, with the number of the others."""
+    repetitions = Counter(replace(row, rank=0, label="") for row in rows)
+    return [
+        replace(row, alike=repetitions.pop(key) - 1)
+        for row in rows
+        if (key := replace(row, rank=0, label="")) in repetitions
+    ]
 
 
 def _share_difference(row: Row) -> float:

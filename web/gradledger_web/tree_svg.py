@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from gradledger_monitor.model.findings import SEVERITIES
 from gradledger_web import formatting
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ LastValues = Mapping[str, float]
 
 EVALUATION_PREFIX = "evaluation "  # marks evaluation metrics among the figures
 
+SAME = "as above"
 ANSWERS = {
     "ok": "Yes",
     "finding": "No",
@@ -34,6 +36,7 @@ class Node:
     answer: str
     reason: str
     evidence: str
+    severity: str  # of its worst finding; empty if it has none
     findings: list[Finding]
     on_path: bool  # on the path from the root to the primary suspect, or to the end
     suspect: Finding | None
@@ -47,11 +50,14 @@ def build_nodes(
     last = dict(_last_values(latest))
     nodes: list[Node] = []
     on_path = True
+    reason = ""
     for tree_node in evaluation.tree:
         findings = _findings_of(tree_node, evaluation, causes)
         suspect = primary if primary is not None and primary in findings else None
         evidence = ", ".join(filter(None, _evidence(tree_node.node, last, ranks)))
-        nodes.append(_node(tree_node, findings, suspect, on_path, evidence))
+        node = _node(tree_node, findings, suspect, on_path, evidence)
+        nodes.append(replace(node, reason=SAME) if node.reason and node.reason == reason else node)
+        reason = node.reason
         on_path = on_path and suspect is None
     return nodes
 
@@ -82,6 +88,7 @@ def _node(
         answer=ANSWERS[node.status],
         reason="" if answered else node.reason,
         evidence=evidence if answered else "",
+        severity=max((f.severity for f in findings), key=SEVERITIES.index, default=""),
         findings=findings,
         on_path=on_path,
         suspect=suspect,

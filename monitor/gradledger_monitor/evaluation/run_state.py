@@ -256,7 +256,7 @@ class RunState:
         if self._overrides.is_off(rule.id()):
             outcomes.fold(0, not_applicable(OFF))
         elif source and not rule.works_on_metric_logs:
-            outcomes.fold(0, not_measured(f"{source} does not log what this rule looks at"))
+            outcomes.fold(0, not_measured(f"{source} does not log what this check needs"))
         else:
             return RuleEvaluation(self._instance(rule), optimizer)
         return outcomes

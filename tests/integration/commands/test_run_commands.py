@@ -131,7 +131,7 @@ def test_postmortem_has_the_format_of_its_file_name(url: str, tmp_path: Path) ->
 def test_a_log_of_another_tool_needs_no_import(tmp_path: Path) -> None:
     done = command("postmortem", LOGS / "tensorboard", "-o", "-", "--format", "md")
     assert done.exit_code == 0, done.output
-    assert "TensorBoard does not log what this rule looks at" in done.output
+    assert "TensorBoard does not log what this check needs" in done.output
     assert "first bad step: **70**" in done.output
 
 

@@ -87,7 +87,7 @@ def test_metrics_that_a_log_lacks_are_not_measured(store: Store, log: str) -> No
     }
     assert rules - unmeasured == measured
     status = evaluation.coverage["reduction.token_weights_unequal"]
-    assert status == f"not_measured: {tool} does not log what this rule looks at"
+    assert status == f"not_measured: {tool} does not log what this check needs"
 
 
 def test_a_trainer_state_is_imported_with_its_checkpoints(store: Store) -> None:

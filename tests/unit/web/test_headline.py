@@ -48,18 +48,19 @@ def test_incomplete_names_what_was_not_measured() -> None:
     tree = (TreeNode("reduction", "?", "not_measured", "compiled"), TreeNode("loop", "?", "ok"))
     summary = headline.summarize(evaluation("incomplete", tree=tree), 5)
     assert "a required check was not measured" in summary.sentence
-    assert summary.detail == "Not measured: reduction (compiled)."
+    assert summary.unanswered == [headline.Unanswered("reduction", "compiled", required=True)]
     both = (*tree, TreeNode("scaler", "?", "not_measured", "compiled"))
     summary = headline.summarize(evaluation("incomplete", tree=both), 5)
     assert "2 required checks were not measured" in summary.sentence
-    assert summary.detail == "Not measured: reduction, scaler (compiled)."
+    required = headline.Unanswered("reduction, GradScaler", "compiled", required=True)
+    assert summary.unanswered == [required]
     optional = (*both, TreeNode("norm", "?", "not_measured", "no gradient norm"))
     summary = headline.summarize(evaluation("incomplete", tree=optional), 5)
     assert "2 required checks were not measured" in summary.sentence
-    assert summary.detail == (
-        "Not measured: reduction, scaler (compiled). "
-        "Optional checks not measured: gradient norms (no gradient norm)."
-    )
+    assert summary.unanswered == [
+        required,
+        headline.Unanswered("gradient norms", "no gradient norm", required=False),
+    ]
 
 
 def test_without_a_step_there_is_no_verdict_sentence() -> None:

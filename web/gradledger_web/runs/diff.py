@@ -35,6 +35,7 @@ _RESULTS = (
 )
 _RESULT_TOLERANCE = 0.001  # of a misallocation or a balance; smaller changes are rounding
 _SMALL_CHANGE = 0.1  # of a figure: smaller ones are percentages, larger ones factors
+SHORT_COMMIT = 10  # digits, as git abbreviates one of a large repository
 _TOLERANCE = 0.02  # medians of two equal trainings differ by less
 
 
@@ -115,7 +116,8 @@ def _mapping_rows(mappings: Sequence[Mapping[str, Any]]) -> list[DiffRow]:
 
 
 def _item_text(mapping: Mapping[str, Any], name: str) -> str:
-    return formatting.joined(mapping[name]) if name in mapping else formatting.NOT_MEASURED
+    text = formatting.joined(mapping[name]) if name in mapping else formatting.NOT_MEASURED
+    return text[:SHORT_COMMIT] if name == "commit" else text
 
 
 def _row(name: str, texts: Sequence[str]) -> DiffRow:
@@ -159,9 +161,13 @@ def changes(runs: Sequence[RunMedians]) -> list[str]:
     """The changes from each run to the next: verdict, findings, batch, learning rate, config."""
     sentences: list[str] = []
     for before, after in pairwise(runs):
-        name = f"{after.run.name} ({after.run.id}): " if len(runs) > 2 else ""
+        name = f"{_name(after.run)}: " if len(runs) > 2 else ""
         sentences += [f"{name}{change}." for change in _changes(before, after)]
     return sentences
+
+
+def _name(run: RunRow) -> str:
+    return run.name if run.name == run.id else f"{run.name} ({run.id})"
 
 
 def _changes(before: RunMedians, after: RunMedians) -> list[str]:

@@ -66,8 +66,8 @@ def _medians(curve: Curves) -> dict[str, float | None]:
 
 def _tables(runs: list[RunMedians]) -> list[tuple[str, list[run_diff.DiffRow]]]:
     tables = [
-        ("Training, as measured", run_diff.measured_rows(runs)),
-        ("Results", run_diff.result_rows(runs)),
+        ("Training: medians of all steps", run_diff.measured_rows(runs)),
+        (f"Results: medians of the last {LAST_STEPS} steps", run_diff.result_rows(runs)),
         ("Findings", run_diff.finding_rows(runs)),
         ("Configuration", run_diff.config_rows(runs)),
         ("Environment", run_diff.environment_rows(runs)),

@@ -186,7 +186,7 @@ def _pairs(
     verdict = next(iter([*named, *verdicts]), None)
     if window is None or verdict is None:
         return None
-    rows = step_table.rows(window.facts, verdict)
+    rows = step_table.worst_rows(step_table.rows(window.facts, verdict))
     return evidence_svg.share_bars(
         step,
         [row.short_label for row in rows],

@@ -108,7 +108,7 @@ class Account:
 
     verdict: ObjectiveVerdict
     rows: list[step_table.Row]
-    hidden: int  # rows that are not shown
+    hidden: int  # rows that are neither shown nor equal to one that is
     shares_figure: charts.Figure | None
     grid: dict[int, list[step_table.Cell]] | None
 
@@ -123,7 +123,7 @@ def _ledger(window: Window) -> dict[str, Any]:
         "step": facts.step,
         "records": facts.records,
         "complete": facts.complete,
-        "figures": chart_metrics(facts),
+        "figures": _figures(facts),
         "accounts": [_account(facts, verdict) for verdict in verdicts],
         "uncounted": uncounted[: step_table.MOST_ROWS],
         "uncounted_hidden": max(len(uncounted) - step_table.MOST_ROWS, 0),
@@ -132,13 +132,19 @@ def _ledger(window: Window) -> dict[str, Any]:
     }
 
 
+def _figures(facts: step_facts.StepFacts) -> dict[str, float | None]:
+    """The figures of the charts; tokens count in a skipped step too, although without a weight."""
+    figures = chart_metrics(facts)
+    return figures if figures["tokens"] is not None else {**figures, "tokens": facts.batch_tokens}
+
+
 def _account(facts: step_facts.StepFacts, verdict: ObjectiveVerdict) -> Account:
     rows = step_table.rows(facts, verdict)
     shown = step_table.worst_rows(rows)
     return Account(
         verdict=verdict,
         rows=shown,
-        hidden=len(rows) - len(shown),
+        hidden=len(rows) - sum(1 + row.alike for row in shown),
         shares_figure=charts.shares_figure(shown, verdict.unit or "values"),
         grid=step_table.grid(rows),
     )
