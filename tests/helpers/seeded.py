@@ -64,7 +64,7 @@ def _step(
     draw = random.Random(f"{number} {rank}")
     counts = [draw.choice((64, 120, 400, 900)) for _ in range(MICRO_BATCHES)]
     scale = 65_536.0 if scaled else 1.0
-    before = math.exp(draw.gauss(0, 0.4))
+    before = math.exp(random.Random(number).gauss(0, 0.4))  # after DDP, equal on all ranks
     record = StepRecord(0, number, now - STEPS + number, lr=3e-4 * min(1, number / 20))
     for place, count in enumerate(counts):
         weight = 1 / sum(counts) if fair else 1 / (MICRO_BATCHES * count)
@@ -75,6 +75,7 @@ def _step(
                 scale=scale if scaled else None,
                 terms=[term(count, weight * scale)],
                 collectives=2 if ranks > 1 else None,
+                wrapper="sync" if ranks > 1 else None,
                 fresh=place == 0,
             )
         )
