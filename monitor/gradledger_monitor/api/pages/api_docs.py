@@ -1,4 +1,4 @@
-"""The page that describes the HTTP API and the terms of the pages, without scripts of others."""
+"""The page of commands, the terms of the pages, and the HTTP API, without scripts of others."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 
 from gradledger_monitor.api.openapi import OPENAPI
-from gradledger_monitor.api.pages.layout import page
+from gradledger_monitor.api.pages.layout import page, run_command
 
 router = APIRouter(include_in_schema=False)
 
 
 @router.get("/docs")
 def show_docs(request: Request) -> HTMLResponse:
-    """The operations of the API, from its OpenAPI document, and the glossary."""
-    return page("docs.html", operations=_operations(request.app.openapi()), openapi=OPENAPI)
+    """How to start, the glossary, and the operations of the API from its OpenAPI document."""
+    operations = _operations(request.app.openapi())
+    command = run_command(request)
+    return page("docs.html", operations=operations, openapi=OPENAPI, command=command)
 
 
 def _operations(document: dict[str, Any]) -> list[dict[str, str]]:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import Path
+from fastapi import Path, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
 
 from gradledger_monitor.api.middleware.credentials import caller
+from gradledger_monitor.api.middleware.origins import origin
 from gradledger_web.rendering import render
 
 HEADERS = {"Cache-Control": "no-store"}
+DEFAULT_URLS = ("http://127.0.0.1:4777", "http://localhost:4777")
 
 RunId = Annotated[str, Path(min_length=1, max_length=128)]
 RuleId = Annotated[str, Path(min_length=1, max_length=128)]
@@ -32,6 +34,14 @@ def may_change() -> bool:
     """Whether the caller may change settings and findings."""
     current = caller.get()
     return current is None or current.token.allows("admin")
+
+
+def run_command(request: Request) -> str:
+    """What a person types to send a training to this service."""
+    url = origin(request.scope)
+    option = "" if url in DEFAULT_URLS else f"--url {url} "
+    token = "GRADLEDGER_TOKEN=... " if caller.get() else ""
+    return f"{token}gradledger run {option}-- python train.py"
 
 
 def not_found(title: str, hint: str, href: str = "/", link_text: str = "All runs") -> HTMLResponse:

@@ -11,9 +11,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
 
 from gradledger_monitor.api.app_state import StoreDep
-from gradledger_monitor.api.middleware.credentials import caller
-from gradledger_monitor.api.middleware.origins import origin
-from gradledger_monitor.api.pages.layout import page
+from gradledger_monitor.api.pages.layout import page, run_command
 from gradledger_monitor.common import clock
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.runs import listing, notes
@@ -28,7 +26,6 @@ router = APIRouter(include_in_schema=False)
 
 PAGE = 50
 MOST_COURSES = 2000  # of losses that are kept: about 1 kB each
-DEFAULT_URLS = ("http://127.0.0.1:4777", "http://localhost:4777")
 
 
 @router.get("/")
@@ -68,7 +65,7 @@ def list_runs(
         offset=offset,
         limit=PAGE,
         link=_linker(run_filter, grouped, columns),
-        command=_command(request),
+        command=run_command(request),
     )
 
 
@@ -114,9 +111,3 @@ def _linker(run_filter: RunFilter, grouped: bool, columns: tuple[str, ...]) -> A
 
     return link
 
-
-def _command(request: Request) -> str:
-    url = origin(request.scope)
-    option = "" if url in DEFAULT_URLS else f"--url {url} "
-    token = "GRADLEDGER_TOKEN=... " if caller.get() else ""
-    return f"{token}gradledger run {option}-- python train.py"
