@@ -7,7 +7,7 @@ from the style sheet, so that a theme changes without redrawing.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -110,7 +110,7 @@ RUN_CHARTS: tuple[Chart, ...] = (
     Chart(
         id="loss",
         title="Loss",
-        hint="If the lines diverge, your logged loss is not the loss you train on.",
+        hint="If the lines differ, the reported loss is not the mean over all tokens.",
         log_if_wide=True,
         series=(
             Series("loss_reported", "reported", VERMILION),
@@ -160,7 +160,8 @@ RUN_CHARTS: tuple[Chart, ...] = (
         from_zero=True,
         log_if_wide=True,
         reference=1,
-        rules=("reduction.*", "scaler.step_bypassed", "loop.step_every_microbatch"),
+        # unequal token weights leave the balance as it is
+        rules=("reduction.[!t]*", "scaler.step_bypassed", "loop.step_every_microbatch"),
         always=True,
     ),
     Chart(
@@ -299,6 +300,20 @@ def comparison_charts() -> list[Figure]:
 def charts_of_rule(rule: str) -> list[str]:
     """The ids of the charts that shade the findings of a rule."""
     return [c.id for c in RUN_CHARTS if any(fnmatchcase(rule, pattern) for pattern in c.rules)]
+
+
+def charts_of(imported: bool) -> tuple[Chart, ...]:
+    """The charts of a run. Another tool may have logged the norm before clipping, or after it."""
+    if not imported:
+        return RUN_CHARTS
+    return tuple(
+        replace(chart, series=tuple(map(_as_logged, chart.series))) if chart.id == "norm" else chart
+        for chart in RUN_CHARTS
+    )
+
+
+def _as_logged(series: Series) -> Series:
+    return replace(series, label="as logged") if series.key == "norm" else series
 
 
 def charts_with_data(measured: Iterable[str], evaluated: bool, objectives: int = 1) -> set[str]:

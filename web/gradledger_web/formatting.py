@@ -106,7 +106,7 @@ def percent(value: float | None) -> str:
     hundredths = abs(value) * 100
     if hundredths < _ROUNDS_TO_ZERO:
         return "0%"
-    digits = 0 if hundredths >= 99.95 else 1 if hundredths >= 1 else 2
+    digits = 0 if hundredths >= 99.95 else 1 if hundredths >= 1 else 2 if hundredths >= 0.1 else 3
     return f"{value * 100:.{digits}f}%"
 
 

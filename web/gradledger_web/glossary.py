@@ -111,6 +111,7 @@ _TERMS = {
     "norm": "gradient norm",
 }
 _FRACTIONS = ("misallocation", "share", "fraction")  # in a key: its value is a fraction of 1
+MOST_LISTED = 64  # values that a rule gives as evidence, of any number
 _SHOWN = ("misallocation", "balance")  # in the headline, where they are wrong
 _CORRECT_VALUES = {"misallocation": 0.0, "misallocation_recent": 0.0, "balance": 1.0}
 
@@ -156,5 +157,8 @@ def _text(key: str, value: Any) -> str:
 
 
 def _shortened(texts: list[str], longest: int = 12) -> str:
+    """The first ones, and how many there are; rules list no more than ``MOST_LISTED``."""
     shown = ", ".join(texts[:longest])
-    return shown if len(texts) <= longest else f"{shown}, … ({len(texts)} in total)"
+    if len(texts) <= longest:
+        return shown
+    return f"{shown}, …" + (f" ({len(texts)} in total)" if len(texts) < MOST_LISTED else "")

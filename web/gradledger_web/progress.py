@@ -55,6 +55,7 @@ class Progress:
         return f"{steps} step/s" if steps == "1" else f"{steps} steps/s"
 
 
+SILENT_AFTER = 30.0  # seconds without the same: nobody knows when it will be done
 LOST_AFTER = 120.0  # seconds without a record or a heartbeat, which is sent every ten
 
 
@@ -64,11 +65,12 @@ def is_lost(run: RunRow, now: float) -> bool:
 
 
 def progress_of(run: RunRow, rate: float | None, now: float = 0.0) -> Progress:
-    """The progress of a run. One that ended has no ETA, and one that is lost no rate either."""
+    """The progress of a run. One that ended or is silent has no ETA; one that is lost, no rate."""
     total = planned_steps(run.config)
     rate = None if is_lost(run, now) else rate
     steps = run.steps // max(len(run.optimizers), 1)
-    if total is None or not rate or run.ended or steps >= total:
+    is_silent = now - run.last_seen > SILENT_AFTER
+    if total is None or not rate or run.ended or is_silent or steps >= total:
         return Progress(steps, total, rate, None)
     return Progress(steps, total, rate, (total - steps) / rate)
 

@@ -18,6 +18,7 @@ LastValues = Mapping[str, float]
 EVALUATION_PREFIX = "evaluation "  # marks evaluation metrics among the figures
 
 SAME = "as above"
+_TOLERANCE = 0.01  # of a balance or a misallocation: smaller differences are rounding
 ANSWERS = {
     "ok": "Yes",
     "finding": "No",
@@ -54,7 +55,8 @@ def build_nodes(
     for tree_node in evaluation.tree:
         findings = _findings_of(tree_node, evaluation, causes)
         suspect = primary if primary is not None and primary in findings else None
-        evidence = ", ".join(filter(None, _evidence(tree_node.node, last, ranks)))
+        shown = _wrong(last) if tree_node.status == "finding" else last
+        evidence = ", ".join(filter(None, _evidence(tree_node.node, shown, ranks)))
         node = _node(tree_node, findings, suspect, on_path, evidence)
         nodes.append(replace(node, reason=SAME) if node.reason and node.reason == reason else node)
         reason = node.reason
@@ -144,6 +146,13 @@ def _validation(last: LastValues) -> list[str]:
 def _reduction(last: LastValues) -> list[str]:
     # the page also shows means over the last steps
     return [_value(last, "balance", "last B = {}"), _value(last, "misallocation", "last d = {}")]
+
+
+def _wrong(last: LastValues) -> LastValues:
+    """Without a balance or a misallocation that is right, if the other one is wrong."""
+    right = {"balance": 1.0, "misallocation": 0.0}
+    wrong = {n for n, value in right.items() if abs(last.get(n, value) - value) > _TOLERANCE}
+    return {n: value for n, value in last.items() if n not in right or n in wrong or not wrong}
 
 
 def _scaler(last: LastValues) -> list[str]:

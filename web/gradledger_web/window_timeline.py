@@ -47,12 +47,17 @@ def calls_of(record: StepRecord) -> list[Call]:
 
 
 def _calls(record: StepRecord) -> Iterator[Call]:
-    batches = record.micro_batches
+    batches, stepped = record.micro_batches, False
     for done in range(len(batches) + 1):
         if done:
             yield _backward(done, batches[done - 1])
-        yield from (_call(event) for event in record.events if event.after == done)
-    yield _step(record)
+        for event in (event for event in record.events if event.after == done):
+            yield _call(event)
+            if event.op == "scaler_step" and event.own and not stepped:
+                yield _step(record)  # GradScaler.step calls it, or skips it
+                stepped = True
+    if not stepped:
+        yield _step(record)
 
 
 def _backward(number: int, batch: MicroBatch) -> Call:

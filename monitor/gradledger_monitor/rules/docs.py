@@ -24,7 +24,7 @@ def rules_by_id() -> dict[str, type[RuleDefinition]]:
 
 def headline(rule: type[RuleDefinition]) -> str:
     """The mistake that the rule finds, in one sentence."""
-    return page(rule).split("\n", 1)[0]
+    return " ".join(page(rule).split("\n\n", 1)[0].split())
 
 
 @cache

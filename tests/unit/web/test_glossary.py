@@ -22,8 +22,10 @@ def test_evidence_is_labelled_and_written_by_its_kind() -> None:
 
 
 def test_long_lists_are_cut_and_counted() -> None:
-    (fact,) = glossary.facts({"tokens": list(range(64))})
-    assert fact.text.endswith("11, … (64 in total)")
+    (fact,) = glossary.facts({"tokens": list(range(20))})
+    assert fact.text.endswith("11, … (20 in total)")
+    (fact,) = glossary.facts({"tokens": list(range(glossary.MOST_LISTED))})  # of any number
+    assert fact.text.endswith("11, …")
 
 
 def test_the_headline_omits_correct_values() -> None:

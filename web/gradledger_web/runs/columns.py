@@ -61,12 +61,16 @@ class LossCourse:
     path: str
 
 
-def loss_course(columns: Mapping[str, Sequence[Any]]) -> LossCourse | None:
-    """The course of the first loss that was measured; None if none was."""
+def loss_course(
+    columns: Mapping[str, Sequence[Any]], end: Mapping[str, Sequence[Any]]
+) -> LossCourse | None:
+    """The course of the first loss that was measured; None if none was.
+
+    ``end`` has the last steps one by one: a point of the course is a mean over several.
+    """
     for figure in LOSSES:
-        values = columns[figure]
-        last = next((value for value in reversed(values) if value is not None), None)
-        line = evidence_svg.line_chart(figure, columns["step"], values, 0, 0)
+        last = next((value for value in reversed(end[figure]) if value is not None), None)
+        line = evidence_svg.line_chart(figure, columns["step"], columns[figure], 0, 0)
         if line is not None and last is not None:
             return LossCourse(line.label, last, line.path)
     return None

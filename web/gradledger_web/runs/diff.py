@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from gradledger_web import formatting
@@ -41,12 +40,12 @@ _TOLERANCE = 0.02  # medians of two equal trainings differ by less
 
 @dataclass(frozen=True)
 class RunMedians:
-    """One run with the medians of its figures: over the whole run, and over its last steps."""
+    """One run: the medians of its figures over all steps, and their means over the last ones."""
 
     run: RunRow
     evaluation: EvaluationResult
     medians: Values
-    last_medians: Values
+    last_means: Values
 
     @property
     def root_rules(self) -> list[str]:
@@ -68,16 +67,16 @@ class DiffRow:
 def measured_rows(runs: Sequence[RunMedians]) -> list[DiffRow]:
     """What was measured of the training loops: effective batch and learning rate first."""
     rows = [
-        *_median_rows(_BATCH_AND_RATE, [compared.medians for compared in runs]),
+        *_figure_rows(_BATCH_AND_RATE, [compared.medians for compared in runs]),
         _row("ranks", [str(compared.run.world_size) for compared in runs]),
-        *_median_rows(_LOOP, [compared.medians for compared in runs]),
+        *_figure_rows(_LOOP, [compared.medians for compared in runs]),
     ]
     return [row for row in rows if _is_measured(row)]
 
 
 def result_rows(runs: Sequence[RunMedians]) -> list[DiffRow]:
     """Verdicts, steps, and the figures at the end of the runs."""
-    rows = _median_rows(_RESULTS, [compared.last_medians for compared in runs])
+    rows = _figure_rows(_RESULTS, [compared.last_means for compared in runs])
     return [
         _row("verdict", [VERDICTS[compared.evaluation.verdict] for compared in runs]),
         _row("steps", [formatting.count(compared.run.steps) for compared in runs]),
@@ -124,7 +123,7 @@ def _row(name: str, texts: Sequence[str]) -> DiffRow:
     return DiffRow(name, tuple(texts), len(set(texts)) > 1)
 
 
-def _median_rows(figures: Sequence[tuple[str, str]], medians: Sequence[Values]) -> list[DiffRow]:
+def _figure_rows(figures: Sequence[tuple[str, str]], medians: Sequence[Values]) -> list[DiffRow]:
     return [_figure_row(name, [values.get(key) for values in medians]) for key, name in figures]
 
 
@@ -158,9 +157,10 @@ def _is_measured(row: DiffRow) -> bool:
 
 
 def changes(runs: Sequence[RunMedians]) -> list[str]:
-    """The changes from each run to the next: verdict, findings, batch, learning rate, config."""
+    """The changes from the first run to each other: verdict, findings, batch, rate, config."""
     sentences: list[str] = []
-    for before, after in pairwise(runs):
+    before = runs[0]
+    for after in runs[1:]:
         name = f"{_name(after.run)}: " if len(runs) > 2 else ""
         sentences += [f"{name}{change}." for change in _changes(before, after)]
     return sentences
@@ -194,7 +194,7 @@ def _result_changes(before: RunMedians, after: RunMedians) -> list[str]:
     """``improved: d 10.1% → 0%``: how far misallocation and balance are from what is right."""
     texts = []
     for key, symbol, right in (("misallocation", "d", 0.0), ("balance", "B", 1.0)):
-        old, new = before.last_medians.get(key), after.last_medians.get(key)
+        old, new = before.last_means.get(key), after.last_means.get(key)
         if old is None or new is None or abs(new - old) <= _RESULT_TOLERANCE:
             continue
         word = "improved" if abs(new - right) < abs(old - right) else "worse"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from statistics import median
+from collections.abc import Callable
+from statistics import fmean, median
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
@@ -24,7 +25,7 @@ router = APIRouter(include_in_schema=False)
 
 MIN_RUNS, MAX_RUNS = 2, 8
 POINTS = 100  # enough for a median
-LAST_STEPS = 20
+LAST_STEPS = 50  # as in the mean that the finding of a run states
 
 Runs = Annotated[list[str] | None, Query(max_length=64)]
 
@@ -55,19 +56,21 @@ def compare(store: StoreDep, run: Runs = None) -> HTMLResponse:
 def _compared(store: Store, run: RunRow) -> RunMedians:
     whole = curves.curves(store, run.id, points=POINTS)
     last = queries.last_evaluated_steps(store, run.id).get(0, 0)
-    end = curves.curves(store, run.id, Span(0, max(last - LAST_STEPS, 0), None))
-    return RunMedians(run, queries.evaluation(store, run.id), _medians(whole), _medians(end))
+    end = curves.curves(store, run.id, Span(0, max(last - LAST_STEPS + 1, 0), None))
+    evaluation = queries.evaluation(store, run.id)
+    return RunMedians(run, evaluation, _over(median, whole), _over(fmean, end))
 
 
-def _medians(curve: Curves) -> dict[str, float | None]:
+def _over(middle: Callable[[list[float]], float], curve: Curves) -> dict[str, float | None]:
+    """The median or the mean of what was measured of each figure."""
     measured = {name: [v for v in values if v is not None] for name, values in curve.items()}
-    return {name: median(values) if values else None for name, values in measured.items()}
+    return {name: middle(values) if values else None for name, values in measured.items()}
 
 
 def _tables(runs: list[RunMedians]) -> list[tuple[str, list[run_diff.DiffRow]]]:
     tables = [
         ("Training: medians of all steps", run_diff.measured_rows(runs)),
-        (f"Results: medians of the last {LAST_STEPS} steps", run_diff.result_rows(runs)),
+        (f"Results: means of the last {LAST_STEPS} steps", run_diff.result_rows(runs)),
         ("Findings", run_diff.finding_rows(runs)),
         ("Configuration", run_diff.config_rows(runs)),
         ("Environment", run_diff.environment_rows(runs)),

@@ -18,6 +18,7 @@ from gradledger_monitor.api.routes.comments import CommentRequest
 from gradledger_monitor.api.routes.comments import add as add_comment
 from gradledger_monitor.common import clock
 from gradledger_monitor.common.problems import Problem
+from gradledger_monitor.rules import docs
 from gradledger_monitor.store.alerts import acknowledgements
 from gradledger_monitor.store.alerts.acknowledgements import NoSuchFinding
 from gradledger_monitor.store.database import Store
@@ -45,6 +46,7 @@ def _show(store: Store, search: str = "", error: str = "") -> HTMLResponse:
     return page(
         "findings.html",
         rules=rules,
+        headlines={name: docs.headline(rule) for name, rule in docs.rules_by_id().items()},
         regressions=findings_inbox.regressions(store, ids),
         discussions=comments.discussions(store, ids),
         comments_shown=COMMENTS_SHOWN,

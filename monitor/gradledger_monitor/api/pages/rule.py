@@ -56,11 +56,11 @@ def show_rule(state: StateDep, rule: RuleId) -> HTMLResponse:
     if definition is None:
         hint = f"There is no rule {rule}."
         return not_found("Rule not found", hint, "/rules", "All rules")
-    headline, *parts = docs.page(definition).split("\n\n")
+    parts = docs.page(definition).split("\n\n")[1:]
     return page(
         "rule.html",
         rule=rule,
-        headline=_plain(headline),
+        headline=_plain(docs.headline(definition)),
         parts=[_part(part) for part in parts],
         kind=docs.KINDS[definition.kind],
         fix=docs.fix(definition),

@@ -17,6 +17,7 @@ from gradledger_monitor.api.pages.acknowledgement_form import acknowledgement_of
 from gradledger_monitor.api.pages.layout import RuleId, RunId, no_run, not_found, page, redirect
 from gradledger_monitor.model.chart_metrics import metrics_of_rule
 from gradledger_monitor.model.findings import Finding
+from gradledger_monitor.model.step_facts import IMPORTED_FROM
 from gradledger_monitor.reports.layers import layers_by_step
 from gradledger_monitor.reports.objectives import objective_curves, summarize
 from gradledger_monitor.reports.topology import run_topology
@@ -93,7 +94,7 @@ def show_run(
         optimizer=optimizer,
         last_step=last_step,
         evaluated_steps=curves.evaluated_steps(store, run),
-        charts=charts.RUN_CHARTS,
+        charts=charts.charts_of(imported=IMPORTED_FROM in row.environment),
         unmeasured=charts.reasons(evaluation.tree),
         palette=charts.PALETTE,
         with_data=_with_data(store, run, optimizer, len(objectives)),

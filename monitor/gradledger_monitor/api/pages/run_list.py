@@ -19,6 +19,7 @@ from gradledger_monitor.store.runs.listing import SORTS, RunFilter
 from gradledger_monitor.store.runs.queries import RunRow
 from gradledger_monitor.store.runs.tags import ARCHIVED
 from gradledger_monitor.store.steps import curves
+from gradledger_monitor.store.steps.curves import Span
 from gradledger_web import progress
 from gradledger_web.runs import columns as run_columns
 
@@ -77,8 +78,10 @@ def _losses(store: Store, rows: list[RunRow]) -> dict[str, run_columns.LossCours
 @lru_cache(maxsize=MOST_COURSES)
 def _loss(store: Store, run: str, steps: int, last_seen: float) -> run_columns.LossCourse | None:
     """Computed again only after the run sent something or was evaluated further."""
-    figures, points = run_columns.LOSSES, run_columns.POINTS
-    return run_columns.loss_course(curves.curves(store, run, metrics=figures, points=points))
+    losses, points = run_columns.LOSSES, run_columns.POINTS
+    course = curves.curves(store, run, metrics=losses, points=points)
+    end = Span(0, int(course["first"][-1]) if course["first"] else None)  # of the last point
+    return run_columns.loss_course(course, curves.curves(store, run, end, losses))
 
 
 def _run_filter(query: Mapping[str, str]) -> RunFilter:
@@ -110,4 +113,3 @@ def _linker(run_filter: RunFilter, grouped: bool, columns: tuple[str, ...]) -> A
         return f"/?{urlencode(query, doseq=True)}" if query else "/"
 
     return link
-

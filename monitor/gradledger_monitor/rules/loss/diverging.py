@@ -191,7 +191,7 @@ class Diverging(Rule):
             loss = last[-1]
             stated = (
                 f"The {what} is {significant(loss)}, and has been above {significant(limit)} for "
-                f"{counted(len(last), 'step')}."
+                f"at least {counted(len(last), 'step')}."
             )
         elif self._is_far and loss > back:
             above = f", above {significant(limit)}" if loss > limit else ""

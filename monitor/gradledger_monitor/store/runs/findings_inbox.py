@@ -32,6 +32,7 @@ class FindingInRun:
     first_step: int
     last_step: int
     acknowledged: bool
+    inhibited_by: str | None  # the rule whose finding explains it
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,7 @@ class RuleFindings:
     acknowledged: int
     severity: str  # the worst
     title: str  # of the latest run
+    titles_differ: bool
     first_seen: float  # the start of the first run with it; 0: not known
     last_seen: float
     latest: Sequence[FindingInRun]
@@ -149,7 +151,8 @@ def _rows(store: Store, now: float, search: str = "", rule: str = "") -> Sequenc
         a.last_step >= f.since_step,
         or_(a.until.is_(None), a.until > now),
     )
-    columns = (r.id, r.name, r.project, r.started, r.last_seen, f.rule, f.title, f.severity)
+    of_run = (r.id, r.name, r.project, r.started, r.last_seen)
+    columns = (*of_run, f.rule, f.title, f.severity, f.inhibited_by)
     query = (
         select(
             *columns,
@@ -186,6 +189,7 @@ def _rule_findings(rule: str, in_runs: list[FindingInRun]) -> RuleFindings:
         acknowledged=sum(finding.acknowledged for finding in in_runs),
         severity=max((finding.severity for finding in in_runs), key=SEVERITIES.index),
         title=in_runs[0].title,
+        titles_differ=len({finding.title for finding in in_runs}) > 1,
         first_seen=min(starts, default=0.0),
         last_seen=max(finding.last_seen for finding in in_runs),
         latest=in_runs[:RUNS_SHOWN],
