@@ -21,8 +21,8 @@ def test_the_ledger_compares_share_of_gradient_with_share_of_tokens(
     first, second = (
         page.locator(".ledger tbody tr").nth(n).inner_text().split("\t") for n in (0, 1)
     )
-    assert first[:5] == ["1", "10", "25.0%", "50.0%", f"2{TIMES}"]
-    assert second[:5] == ["2", "30", "75.0%", "50.0%", f"0.667{TIMES}"]
+    assert [*first[:3], *first[4:6]] == ["1", "10", f"2{TIMES}", "25.0%", "50.0%"]
+    assert [*second[:3], *second[4:6]] == ["2", "30", f"0.667{TIMES}", "75.0%", "50.0%"]
     assert first[6:10] == ["0.05", "NllLoss", "mean", "1"]
     expect(page.locator(".sentence")).to_contain_text(
         "25.0% of the tokens and 50.0% of the gradient"

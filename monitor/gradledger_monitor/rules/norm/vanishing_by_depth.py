@@ -24,11 +24,12 @@ from gradledger_monitor.rules.rule import (
 from gradledger_monitor.rules.state import declare
 
 FIX = """\
-for module in model.modules():            # keeps the variance of signals through ReLU layers
+# ReLU or GELU in hidden layers, not sigmoid; and weights that preserve the variance of signals:
+for module in model.modules():
     if isinstance(module, nn.Linear):
         nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
         nn.init.zeros_(module.bias)
-# or, in each block: x = x + block(norm(x)); and no sigmoid in hidden layers"""
+# or, in each block: x = x + block(norm(x))"""
 
 
 class VanishingByDepth(Rule):
