@@ -251,6 +251,7 @@ class Layers:
     # have a gradient other than 0, and those of them that the step did not change
     rounded: int = 0
     unmoved: int = 0
+    single: bool = False  # these are of float32: no parameter is in half precision, all rates tiny
     training: int = 0  # modules of dropout and batch norm in training mode, of 64 at most
     evaluating: list[str] = field(default_factory=list)  # classes of those in evaluation mode
 

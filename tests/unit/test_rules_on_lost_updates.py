@@ -1,4 +1,4 @@
-"""Updates that are rounded away, in parameters of half precision."""
+"""Updates that are rounded away, in parameters of half precision or at a tiny learning rate."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ RATE = 1e-5
 
 
 def lost(
-    unmoved: Sequence[int], rates: Sequence[float] | None = None, rounded: int = 100
+    unmoved: Sequence[int],
+    rates: Sequence[float] | None = None,
+    rounded: int = 100,
+    *,
+    single: bool = False,
 ) -> Finding | None:
     """The finding in a run that measures its layers at every step."""
     steps = []
@@ -27,6 +31,7 @@ def lost(
             update=[0.0],
             rounded=rounded,
             unmoved=count,
+            single=single,
         )
         steps.append(facts(record([term(8, 1 / 8)], number, layers=layers, lr=rate)))
     return next((f for f in judged(steps).findings if f.rule == "norm.lost_updates"), None)
@@ -63,3 +68,17 @@ def test_steps_of_a_warm_up_or_with_a_rate_of_0_do_not_count() -> None:
 def test_too_few_coordinates_state_nothing() -> None:
     assert lost([63] * 9, rounded=63) is None
     assert lost([64] * 9, rounded=64) is not None
+
+
+def test_in_float32_the_learning_rate_is_too_small() -> None:
+    finding = lost([52] * 6, [1e-9] * 6, single=True)
+    assert finding is not None and finding.first_step == 5
+    assert finding.title == "Updates are too small for parameters in float32"
+    assert "lr=3e-4" in finding.fix and "autocast" not in finding.fix
+    assert "at least 50%" in finding.summary and "these were 52.0% of 100" in finding.summary
+    assert lost([49] * 20, [1e-9] * 20, single=True) is None
+
+
+def test_the_end_of_a_schedule_in_float32_does_not_count() -> None:
+    assert lost([100] * 20, [4e-9, *[1e-9] * 19], single=True) is None
+    assert lost([100] * 20, [1e-9] * 20, single=True) is not None

@@ -206,6 +206,7 @@ class Layers(Struct, gc=False, kw_only=True, omit_defaults=True):
     decoupled: bool = False
     rounded: Count = 0
     unmoved: Count = 0
+    single: bool = False
     training: Count = 0
     evaluating: Annotated[list[Name], Meta(max_length=64)] = []
 

@@ -266,6 +266,35 @@ def test_coordinates_in_half_precision_that_a_step_leaves_as_they_are_are_counte
     assert (layers.unmoved > layers.rounded / 2) == (rate == 1e-6)
 
 
+@pytest.mark.parametrize(
+    ("rates", "counted"),
+    [((1e-10, 1e-10), True), ((1e-10, 1e-3), False), ((0.0, 1e-10), False), ((1e-3, 1e-3), False)],
+)
+def test_coordinates_in_float32_are_counted_if_all_learning_rates_are_tiny(
+    rates: tuple[float, float], counted: bool
+) -> None:
+    model = nn.Linear(4, 8)
+    groups = [
+        {"params": [p], "lr": rate} for p, rate in zip(model.parameters(), rates, strict=True)
+    ]
+    closed: list[OpenStep] = []
+    recorder = Recorder(closed.append)
+    recorder.install()
+    try:
+        optimizer = torch.optim.AdamW(groups, weight_decay=0.0)
+        model(torch.randn(8, 4)).square().mean().backward()
+        before = [p.detach().clone() for p in model.parameters()]
+        optimizer.step()
+    finally:
+        recorder.uninstall()
+    layers = closed[0].resolve().layers
+    assert layers is not None and layers.single == counted
+    assert layers.rounded == (40 if counted else 0)
+    if counted:
+        pairs = zip(model.parameters(), before, strict=True)
+        assert layers.unmoved == sum(int((p == b).sum()) for p, b in pairs) > 30
+
+
 def test_coordinates_that_no_optimizer_of_pytorch_rounds_are_not_counted() -> None:
     class Stochastic(torch.optim.SGD):
         """It may round at random."""

@@ -49,8 +49,9 @@ class OpenLayers:
     before: Deferred | None = None
     counts: list[int] | None = None  # coordinates of each
     after: Deferred | None = None
-    slopes: Deferred | None = None  # gradients at the coordinates of those in half precision
-    half: list[int] = field(default_factory=list)  # these
+    slopes: Deferred | None = None  # gradients at the coordinates of those that are rounded
+    rounded: list[int] = field(default_factory=list)  # these
+    single: bool = False  # they are in float32
     untrained: Callable[[], set[int]] = set  # parameters that never had a gradient but 0
     observed: int = 0  # steps that this is known of
     decay: list[float] = field(default_factory=list)  # of each; empty: none, or not known
@@ -74,6 +75,7 @@ class OpenLayers:
         layers = Layers(frozen=self.frozen, parameters=len(self.names), observed=self.observed)
         layers.decoupled = self.decoupled
         layers.rounded, layers.unmoved = self._unmoved(moves)
+        layers.single = self.single and layers.rounded > 0
         if self.modes is not None:
             layers.training, layers.evaluating = self.modes
         weights = self.parameters.values()
@@ -109,8 +111,8 @@ class OpenLayers:
         return {index: values for index, values in moves.items() if values}
 
     def _unmoved(self, moves: dict[int, list[tuple[float, float]]]) -> tuple[int, int]:
-        """Coordinates in half precision with a gradient, and those of them that did not move."""
-        pairs = [pair for index in self.half for pair in moves.get(index, ())]
+        """Coordinates that are rounded and have a gradient, and those that did not move."""
+        pairs = [pair for index in self.rounded for pair in moves.get(index, ())]
         slopes = [] if self.slopes is None else self.slopes.values()
         if len(pairs) != len(slopes):
             return 0, 0

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 
 MOST_SEARCHES = 2  # for the modules that hold an optimizer's parameters
+# Learning rate from which an update of that size changes float32 parameters as small as most are:
+# the numbers around 0.1 are 7e-9 apart.
+TINY = 1e-7
 MOST_OPTIMIZERS = 8  # in a process: a search of hyperparameters may create hundreds
 
 
@@ -148,24 +151,29 @@ def _is_readable(parameter: Any) -> bool:
     return is_plain(local) and local.layout is torch.strided
 
 
-def _in_half(parameters: list[Any], moved: list[int], optimizer: Any) -> list[int]:
-    """The parameters that a step rounds to the nearest number in half precision.
+def _rounded(parameters: list[Any], moved: list[int], optimizer: Any) -> tuple[list[int], bool]:
+    """The parameters of which a step may round its whole update away, and whether to float32.
 
+    Those in half precision; without any, those in float32 if all learning rates are tiny.
     Optimizers that are not PyTorch's may round at random, or keep what is lost. Of a learning rate
     that is a tensor, which may be on a device, it is not read whether it is 0.
     """
-    indices = [index for index in moved if _is_half(parameters[index])]
-    if not indices or not type(optimizer).__module__.startswith("torch.optim."):
-        return []
+    if not type(optimizer).__module__.startswith("torch.optim."):
+        return [], False
     rates = {id(p): group.get("lr") for group in optimizer.param_groups for p in group["params"]}
-    read = [(index, rates.get(id(parameters[index]))) for index in indices]
-    return [index for index, rate in read if isinstance(rate, numbers.Real) and rate]
+    half = [i for i in moved if _is_of(parameters[i], torch.bfloat16, torch.float16)]
+    if half:
+        read = [(index, rates.get(id(parameters[index]))) for index in half]
+        return [index for index, rate in read if isinstance(rate, numbers.Real) and rate], False
+    if not all(isinstance(rate, int | float) and 0 < rate <= TINY for rate in rates.values()):
+        return [], False
+    return [i for i in moved if _is_of(parameters[i], torch.float32)], True
 
 
-def _is_half(parameter: Any) -> bool:
+def _is_of(parameter: Any, *dtypes: torch.dtype) -> bool:
     """Whether it is, and coordinates of its gradient are those of the same elements."""
     gradient = parameter.grad
-    if gradient is None or parameter.dtype not in (torch.bfloat16, torch.float16):
+    if gradient is None or parameter.dtype not in dtypes:
         return False
     return bool(gradient.dtype == parameter.dtype and gradient.stride() == parameter.stride())
 
@@ -185,8 +193,8 @@ def _measure(
     before, counts = open_layers.copy_moved(parameters, moved)
     with torch.no_grad():
         weights = Deferred(local_norms(parameters))
-    half = _in_half(parameters, moved, window.optimizer)
-    slopes, _ = open_layers.copy_moved(gradients, half)
+    rounded, single = _rounded(parameters, moved, window.optimizer)
+    slopes, _ = open_layers.copy_moved(gradients, rounded)
     decay = weight_decay_of(window.optimizer)
     untrained, norms = course.untrained, Deferred(local_norms(read)) if read else None
     if untrained.observed == 1:
@@ -204,7 +212,8 @@ def _measure(
         before=before,
         counts=counts,
         slopes=slopes,
-        half=half,
+        rounded=rounded,
+        single=single,
         untrained=untrained.among(parameters),
         observed=untrained.observed,
         decay=[] if decay is None else [decay.factors.get(id(p), 0.0) for p in parameters],
