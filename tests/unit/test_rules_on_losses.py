@@ -96,6 +96,23 @@ def test_a_cross_entropy_that_rises_back_to_its_start_and_stays_is_unlearnt() ->
     assert finding("loss.diverging", evaluation([*learnt, *harder], "NllLossBackward0")) is None
 
 
+def test_a_batch_whose_examples_are_the_classes_is_compared_with_one_of_its_size() -> None:
+    losses = [*(2.3 * 0.97**n + 0.3 for n in range(100)), *[2.2] * 160]
+
+    def of_sizes(*sizes: int) -> EvaluationResult:
+        steps = []
+        for n, loss in enumerate(losses, 1):
+            size = sizes[(n - 1) * len(sizes) // len(losses)]
+            sent = record([term(size, 1 / size, kind="NllLossBackward0")], n)
+            (batch,) = sent.micro_batches
+            batch.loss, batch.consecutive_target = loss, True
+            steps.append(facts(sent))
+        return judged(steps)
+
+    assert finding("loss.diverging", of_sizes(8, 16)) is None
+    assert finding("loss.diverging", of_sizes(8, 8)) is not None
+
+
 def test_the_learning_rate_that_changed_when_the_rise_began_is_named() -> None:
     steps = [
         step(n, [loss], SQUARED_ERROR, lr=0.1 if n < 5 else 10.0)

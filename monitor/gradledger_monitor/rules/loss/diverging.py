@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 
 from gradledger_monitor.model.findings import Outcome
+from gradledger_monitor.model.readings import WeightedTerm
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.circumstances import Onset
 from gradledger_monitor.rules.definition import DEFAULTS, Parameter
@@ -68,7 +69,8 @@ class Diverging(Rule):
     states nothing. Several optimizers train on different losses (a GAN). The loss falls again.
     Losses other than a cross entropy may move with their targets or coefficients, as values in
     reinforcement learning or a divergence that is annealed do: of those, only the first kind is
-    reported.
+    reported. The same of a cross entropy over the examples of a batch (a contrastive loss), once
+    the size of the batch has changed: the loss of a model that guesses changes with it.
 
     **Incidents**
 
@@ -93,6 +95,7 @@ class Diverging(Rule):
 
     state = declare(
         _negative=bool,
+        _sizes=list[int],
         _count=int,
         _highest=float,
         _recent=deque[float],
@@ -111,6 +114,7 @@ class Diverging(Rule):
     def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
         super().__init__(thresholds)
         self._negative = False  # some loss was below 0
+        self._sizes: list[int] = []  # of batches whose examples are the classes; two at most
         self._count = 0  # losses
         self._highest = 0.0  # of the losses at the start
         self._recent: deque[float] = deque(maxlen=self.stays)
@@ -138,7 +142,7 @@ class Diverging(Rule):
         if self._count <= self.start:
             self._highest = max(self._highest, loss)
         self._recent.append(loss)
-        entropy = _entropy_per_token(facts)
+        entropy = None if self._has_other_classes(facts) else _entropy_per_token(facts)
         if entropy is not None:
             self._add_entropy(entropy)
         if self._count < self.needed:
@@ -167,6 +171,12 @@ class Diverging(Rule):
         if is_up and not (self._is_up or self._diverged):
             self._onset.note(window)
         self._is_up = is_up
+
+    def _has_other_classes(self, facts: StepFacts) -> bool:
+        """Whether the examples of a batch are the classes, and their number was another one."""
+        sizes = {t.loss_term.size or 0 for t in facts.terms if _classifies_examples(facts, t)}
+        self._sizes = sorted({*self._sizes, *sizes})[:2]
+        return len(self._sizes) > 1
 
     # ------------------------------------------------------------ any loss
 
@@ -278,6 +288,10 @@ class Diverging(Rule):
             loss_best=self._best,
             steps_up=self._above,
         )
+
+
+def _classifies_examples(facts: StepFacts, term: WeightedTerm) -> bool:
+    return term.loss_term.compares or any(m.consecutive_target for _, m in facts.applied)
 
 
 def _falls(losses: Sequence[float]) -> bool:
