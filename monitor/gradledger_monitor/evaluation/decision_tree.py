@@ -81,6 +81,7 @@ QUESTIONS: tuple[Question, ...] = (
             "norm.weight_decay",
             "norm.lost_updates",
             "norm.dead_layer",
+            "norm.gradient_ends",
             "clip.*",
         ),
         False,

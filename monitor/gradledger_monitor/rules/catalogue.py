@@ -35,6 +35,7 @@ from gradledger_monitor.rules.loss.nonfinite import Nonfinite as LossNonfinite
 from gradledger_monitor.rules.loss.part_without_gradient import PartWithoutGradient
 from gradledger_monitor.rules.norm.dead_layer import DeadLayer
 from gradledger_monitor.rules.norm.exploding import Exploding
+from gradledger_monitor.rules.norm.gradient_ends import GradientEnds
 from gradledger_monitor.rules.norm.lost_updates import LostUpdates
 from gradledger_monitor.rules.norm.nonfinite import Nonfinite
 from gradledger_monitor.rules.norm.spike import Spike
@@ -132,6 +133,7 @@ RULES: tuple[type[Rule], ...] = (
     Exploding,
     VanishingByDepth,
     DeadLayer,
+    GradientEnds,
     LocalNorm,
     AlwaysEngaged,
 )

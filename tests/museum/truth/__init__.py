@@ -42,6 +42,7 @@ CHECKS = {
     "untrained": Check(counts.tell_by_parameter, counts.fault_of_untrained),
     "held": Check(counts.tell_held, counts.fault_of_held),
     "modes": Check(counts.tell_modes, counts.fault_of_modes),
+    "gradient_ends": Check(counts.tell_last_gradients, counts.fault_of_last_gradients),
     "parts": Check(counts.tell_parts, counts.fault_of_untrained),
     "shrinking": Check(counts.tell_sizes, counts.fault_of_shrinking),
     "rounded_away": Check(counts.tell_moves, counts.fault_of_moves),

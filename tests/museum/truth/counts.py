@@ -44,6 +44,23 @@ def fault_of_untrained(ranks: list[dict[str, Any]]) -> float:
     return 1 - sum(trained) / len(trained)
 
 
+def tell_last_gradients(label: Label, names: dict[str, Any], steps: list[Step]) -> dict[str, Any]:
+    """Which parameters that require a gradient have one, at the first step and at the last."""
+    first, last = steps[0], steps[-1]
+    groups = last.optimizer.param_groups
+    required = [p.requires_grad for group in groups for p in group["params"]]
+    pairs = zip(required, first.gradients, last.gradients, strict=True)
+    return {
+        "first_last": [(a is not None, b is not None) for is_required, a, b in pairs if is_required]
+    }
+
+
+def fault_of_last_gradients(ranks: list[dict[str, Any]]) -> float:
+    """The share of them that had one, and have none."""
+    pairs = ranks[0]["first_last"]
+    return sum(first and not last for first, last in pairs) / len(pairs)
+
+
 def tell_depth(label: Label, names: dict[str, Any], steps: list[Step]) -> dict[str, Any]:
     """How far the whole training moved each weight, in the order of the model."""
     first, last = steps[0].parameters, [p.detach() for p in names["model"].parameters()]

@@ -154,7 +154,11 @@ def _evidence(dead: Sequence[Layer], observed: int) -> dict[str, int | list[str]
 
 
 def _names(layers: Sequence[Layer]) -> str:
-    """A few names, and how many more."""
-    shown = ", ".join(layer.name for layer in layers[:MOST_NAMED])
-    more = len(layers) - MOST_NAMED
+    return names_of([layer.name for layer in layers])
+
+
+def names_of(names: Sequence[str]) -> str:
+    """A few of them, and how many more."""
+    shown = ", ".join(names[:MOST_NAMED])
+    more = len(names) - MOST_NAMED
     return f"{shown} and {more:,} more" if more > 0 else shown
