@@ -91,7 +91,17 @@ def test_a_cross_entropy_that_rises_back_to_its_start_and_stays_is_unlearnt() ->
     learnt = [2.3 * 0.97**n + 0.3 for n in range(100)]
     back = evaluation([*learnt, *[2.2 + 0.1 * (-1) ** n for n in range(160)]], "NllLossBackward0")
     found = finding("loss.diverging", back)
-    assert found is not None and found.title == "The model has unlearnt"
+    assert found is not None and found.severity == "info"
+    assert found.title == "The cross entropy has risen back"
+    assert "The model has unlearnt, or what it is trained on is harder" in found.summary
+    burst = [*learnt, *[9.0] * 5, *[2.2 + 0.1 * (-1) ** n for n in range(160)]]
+    lost = finding("loss.diverging", evaluation(burst, "NllLossBackward0"))
+    assert lost is not None and lost.severity == "error"
+    assert lost.title == "The model has unlearnt"
+    assert "It left the range of the start at step 101." in lost.summary
+    apart = [*learnt, 99.0, *learnt[-60:], *[2.2 + 0.1 * (-1) ** n for n in range(160)]]
+    later = finding("loss.diverging", evaluation(apart, "NllLossBackward0"))
+    assert later is not None and later.severity == "info"
     harder = [2.2 * 0.99**n for n in range(160)]  # new data, which is learnt, too
     assert finding("loss.diverging", evaluation([*learnt, *harder], "NllLossBackward0")) is None
 

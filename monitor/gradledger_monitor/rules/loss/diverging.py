@@ -20,6 +20,10 @@ from gradledger_monitor.rules.state import declare
 LEAST = 1.0  # a loss below it has not diverged, however small it was at the start
 UNLEARNT = 0.5  # of the decrease from the start to the best: above it, the loss has risen back
 RISEN = 3.0  # times the largest loss of the start, from which the rise is dated
+HARDER = (
+    " The model has unlearnt, or what it is trained on is harder than before: more classes, longer "
+    "masks, mixed or noisy examples."
+)
 LEARNT = 0.3  # of the start: a smaller decrease is not judged
 CROSS_ENTROPIES = ("NllLossBackward0", "NllLoss2DBackward0")
 
@@ -45,7 +49,9 @@ class Diverging(Rule):
       been above the middle between the start and the best such median, does not fall, and is
       out of the range of the best steps: a modified z-score above 3.5, which is the median
       over the median absolute deviation, times 0.6745 (B. Iglewicz and D. Hoaglin, How to
-      detect and handle outliers, 1993).
+      detect and handle outliers, 1993). It is an error if the rise began with a loss above 3
+      times the largest of the first 5 steps (of 1, if that is smaller). Otherwise it is
+      information: examples that become harder raise the loss, too.
 
     The first two remain until the median of these steps is below 3 times the largest loss of the
     first 5 steps (of 1, if that is smaller); of a cross entropy, below the middle, or below the
@@ -246,6 +252,8 @@ class Diverging(Rule):
     def _end_span(self, latest: list[float]) -> None:
         now = median(latest)
         self._above = self._above + self.span if now > self._middle() else 0
+        if not self._above and not self._is_up:
+            self._onset = Onset()  # it has come back, and a later rise begins elsewhere
         if now < self._best:
             self._best = now
             self._deviation = median(abs(each - now) for each in latest)
@@ -276,12 +284,14 @@ class Diverging(Rule):
         has_risen = z > 3.5 and not _falls(last)
         if not self._has_learnt() or not (has_risen or self._diverged):
             return None
+        onset = self._onset.step
         return finding(
-            "error",
-            "The model has unlearnt",
+            "error" if onset else "info",
+            "The model has unlearnt" if onset else "The cross entropy has risen back",
             f"The mean cross entropy fell from {significant(start)} to "
             f"{significant(self._best)}, rose back to {significant(now)}, and has stayed there "
-            f"for {counted(self._above, 'step')}.",
+            f"for {counted(self._above, 'step')}."
+            f"{self._cause() or HARDER}",
             FIX,
             loss=now,
             loss_start=start,
