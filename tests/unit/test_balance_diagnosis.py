@@ -256,6 +256,50 @@ def test_a_constant_in_front_of_a_sum_shows_its_unit() -> None:
     assert distilled(0.25).objective.reading.unit == "tokens"  # type: ignore[union-attr]
 
 
+def distilled_by(kl: float, ce: float, outer: float, rows: int = 8) -> StepFacts:
+    """Four micro-batches of a divergence with T = 4 and of a cross entropy with a constant of 0.5.
+
+    ``kl`` and ``ce`` are the divisors of the two besides their own counts.
+    """
+    divisors = [float(d) for d in (kl, rows) if d != 1]
+    constant = outer * 16.0
+    fields: dict[str, Any] = {"coefficient": constant, "outer_coefficient": outer, "head": 1}
+    weight = constant / rows / kl
+    far = term(rows, weight, "sum", elements=rows * 10, divisors=divisors, **fields)
+    far = dataclasses.replace(far, kind="KlDivergence")
+    fields = {"coefficient": 0.5, "divisors": [float(ce)] if ce != 1 else [], "head": 1}
+    near = term(rows, 0.5 / rows / ce, "mean", undivided=ce == 1, **fields)
+    return facts(record([[near, far]] * 4))
+
+
+def test_the_heaviest_loss_may_be_the_one_that_k_does_not_divide() -> None:
+    """With 8 rows, T**2 times a half is 8, which makes the weight of each row 1: no sum."""
+    named = first(distilled_by(1, 4, 0.5))
+    assert (named.pattern, named.ratio, named.constant) == ("missing", 4, 8.0)
+    assert named.evidence == "8 is the constant that the loss is multiplied by"
+    assert first(distilled_by(4, 4, 0.5)).pattern == "coefficient"
+    # 4 = 16/4, or the square of a temperature: above 1, it is no share of a round number
+    assert first(distilled_by(1, 4, 4.0)).pattern == "missing"
+    # 0.25 may be the division by K
+    assert first(distilled_by(1, 4, 0.25)).pattern == "coefficient"
+    # with as many rows as micro-batches, the divisor may be K
+    assert first(distilled_by(1, 4, 0.5, rows=4)).pattern != "missing"
+
+
+def test_constants_that_add_up_to_one_contain_no_division_by_k() -> None:
+    """Equal ones may be a factor of the sum of the losses, which may contain it."""
+
+    def patterns(hard: float, outer: float) -> list[str]:
+        soft = outer * 4.0
+        step = distillation(2, (hard,), soft=soft, outer=outer, divided=False)
+        past = [Closed(4, soft * 4, 32.0, "pending")]
+        return [d.pattern for d in diagnose(facts(step), past)]
+
+    assert patterns(0.3, 0.7) == ["missing", "term_missing"]
+    assert patterns(0.5, 0.5)[0] == "constant"
+    assert patterns(0.3, 0.8)[0] == "constant"
+
+
 def test_a_fair_window_of_one_micro_batch_shows_no_k() -> None:
     """Its mean is right, also where the means of four are added."""
     assert pattern_and_ratio(even(4.0), Closed(1, 1.0, 50.0, "fair")) == ("missing", 4)
@@ -1708,7 +1752,6 @@ def distillation(
     ("hard", "more", "is_named"),
     [
         ((0.5,), {}, True),
-        ((0.3,), {"soft": 2.8, "outer": 0.7}, True),
         ((0.5, 0.5), {"soft": 40.0, "outer": 40.0}, True),  # the mean of two
         ((0.25,), {}, False),  # 1 / 4
         ((0.5,), {"outer": 4.0}, False),  # 16 / 4, and 2 / 4

@@ -55,8 +55,10 @@ from gradledger_monitor.rules.balance.further import (
     is_added_by_every_rank,
     is_divided_twice,
     is_in_one_micro_batch,
+    is_right,
     is_undivided,
     is_undivided_mean,
+    lacks_the_division_of,
     lacks_the_same_division,
     shape,
     window_of_the_same_weight,
@@ -78,6 +80,7 @@ from gradledger_monitor.rules.balance.patterns import (
     Pattern,
     is_fair,
 )
+from gradledger_monitor.rules.number_text import significant
 
 OWN_LOSSES = "each backward has a separate loss (such as real and fake batches of a GAN critic)"
 CONSTANT_TARGETS = (
@@ -208,22 +211,25 @@ def diagnose(facts: StepFacts, past: Sequence[Closed]) -> list[Diagnosis]:
     of_several_losses = facts.parameters_changed or facts.two_of_each_batch
     if of_several_losses and first.pattern not in FAIR:
         return [Diagnosis("unmeasured", CHANGED, main)]
+    right = [o for o in further if is_right(facts, o)]
+    if first.pattern in ("constant", "pending", "sum", "unmeasured"):
+        first = _beside_a_divided_one(facts, main, right) or first
     others = [(o, _of_further(facts, o, first, past)) for o in further]
     of_any_weight = first.pattern == "constant" and not first.evidence
-    if of_any_weight and not has_known_unit(main) and any(_is_right(facts, o) for o in further):
+    if of_any_weight and not has_known_unit(main) and right:
         first = Diagnosis("coefficient", objective=main)
     return [first, *[_beside(facts, o, past, diagnosis) for o, diagnosis in others]]
 
 
-def _is_right(facts: StepFacts, objective: Objective) -> bool:
-    """Whether a loss beside the main one is divided rightly, so that this one has a weight."""
-    balance = objective.ledger.balance / (facts.run.declared_scale or 1.0)
-    undivided = objective.is_undivided_sum or (
-        objective.is_undivided and facts.micro_batches_of(objective) > 1
-    )
-    return not (objective.is_penalty or undivided) and (
-        is_fair(facts, objective) or coefficient_explains(facts, objective, balance)
-    )
+def _beside_a_divided_one(
+    facts: StepFacts, main: Objective, right: Sequence[Objective]
+) -> Diagnosis | None:
+    """The main loss may have most weight only because K divides another one, and not this one."""
+    if not any(lacks_the_division_of(facts, main, o) for o in right):
+        return None
+    k, constant = facts.micro_batches_of(main), abs(main.coefficient or 1.0)
+    is_it = f"{significant(constant)} is the constant that the loss is multiplied by"
+    return Diagnosis("missing", "", main, k, constant, is_it if constant != 1 else "")
 
 
 def why_undecided(facts: StepFacts) -> str | None:

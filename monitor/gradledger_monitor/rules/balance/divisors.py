@@ -1,15 +1,18 @@
-"""A number that divides each micro-batch, such as of boxes or of all elements, where K does not."""
+"""What divides micro-batches besides K: numbers, such as of boxes, or their own count."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.objectives import Objective
+from gradledger_monitor.model.readings import WeightedTerm
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.balance.after_backward import is_left_by_loop
 from gradledger_monitor.rules.balance.episodes import may_be_of_episodes
 from gradledger_monitor.rules.balance.evidence import (
+    SINGLE,
     Near,
     has_one_term_in_each,
     is_round,
@@ -99,3 +102,40 @@ def is_mean_over_all_alone(facts: StepFacts, objective: Objective) -> bool:
             return False
     k = facts.micro_batches_of(objective)
     return k > 1 and has_one_term_in_each(objective, k)
+
+
+def weighs_its_constant(facts: StepFacts, objective: Objective) -> bool:
+    """Whether each micro-batch weighs the constant in front of it: its own count alone divides it.
+
+    Of as many elements as micro-batches, the count may be K.
+    """
+    k, constant = facts.micro_batches_of(objective), objective.coefficient
+    if constant is None and any(t.loss_term.coefficient is not None for t in objective.terms):
+        return False
+    own = all(_is_divided_by_its_count_alone(term, k) for term in objective.terms)
+    if objective.is_penalty or not own or not has_one_term_in_each(objective, k):
+        return False
+    factor = facts.all_reduce_factor or 1 / facts.ranks_divisor
+    whole = abs(constant or 1.0) * (facts.run.declared_scale or 1.0) * factor
+    totals = objective.ledger.weights_of_micro_batches()
+    return all(Near(total, facts.tolerance)(whole) for total in totals)
+
+
+def _is_divided_by_its_count_alone(term: WeightedTerm, k: int) -> bool:
+    loss = term.loss_term
+    divisors = [number(divisor) or 0.0 for divisor in loss.divisors]
+    if loss.reduction == "mean":
+        return bool(loss.undivided) and not divisors
+    counts = {term.tokens, loss.rows, loss.size, loss.elements} - {None, k}
+    return len(divisors) == 1 and divisors[0] in counts
+
+
+def are_shares(objectives: Sequence[Objective]) -> bool:
+    """Whether the outermost constants of several losses add up to 1, as ``a`` and ``1 - a`` do.
+
+    They then contain no 1/K. Equal ones may be one factor of their sum, which may be 1/K.
+    """
+    firsts = [objective.terms[0].loss_term for objective in objectives if not objective.is_penalty]
+    outer = [abs(number(t.outer_coefficient or t.coefficient) or 1.0) for t in firsts]
+    differ = len(outer) > 1 and not Near(max(outer), SINGLE)(min(outer))
+    return differ and Near(math.fsum(outer), SINGLE)(1.0)

@@ -14,7 +14,12 @@ from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.tolerances import WEIGHT
 from gradledger_monitor.rules.balance.after_backward import excess_of_combination, multiplied_later
 from gradledger_monitor.rules.balance.counts import FOLLOWED, SHOWN
-from gradledger_monitor.rules.balance.divisors import by_divisors_of_micro_batches, by_mean_over_all
+from gradledger_monitor.rules.balance.divisors import (
+    are_shares,
+    by_divisors_of_micro_batches,
+    by_mean_over_all,
+    weighs_its_constant,
+)
 from gradledger_monitor.rules.balance.evidence import (
     Near,
     coefficient_explains,
@@ -167,8 +172,9 @@ def _by_weights(
         return None
     if (masked := by_masked_elements(facts, objective, past)) is not None:
         return masked
+    constant = objective.coefficient is not None and weighs_its_constant(facts, objective)
     divided = not objective.is_undivided and coefficient_explains(facts, objective, balance)
-    if divided or objective.is_mean_of_an_utterance or not is_sum(facts, objective):
+    if divided or constant or objective.is_mean_of_an_utterance or not is_sum(facts, objective):
         return None  # T**2 in front of a mean over as many rows
     weight = objective.ledger.balance / objective.ledger.tokens
     equal = Near(weight, facts.tolerance)
@@ -343,11 +349,12 @@ def _by_number_and_coefficient(
     evidence = f"{significant(constant)} is the constant that the loss is multiplied by"
     alone = is_undivided_alone(objective, with_coefficient=True)
     undivided = constant < 1 and is_undivided_coefficient(coefficient, k) and alone
+    shares = are_shares(losses) and weighs_its_constant(facts, objective)
     # a factor of the ranks, which undoes an average over them, contains no 1/K; Accelerate may
     # divide by 1 besides
     ranks = facts.run.world_size
     of_ranks = facts.averaged and 1 < ranks == constant
-    if near(k) and (undivided or (of_ranks and reductions(objective) == {"mean"})):
+    if near(k) and (undivided or shares or (of_ranks and reductions(objective) == {"mean"})):
         evidence += OF_RANKS.format(k * ranks) if of_ranks else _as_division(constant, k)
         named = Diagnosis("missing", "", objective, k, constant, evidence)
         return _if_consistent(facts, past, named, lambda n: n * constant)

@@ -15,12 +15,15 @@ from gradledger_monitor.model.readings import WeightedTerm
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.tolerances import WEIGHT
 from gradledger_monitor.rules.balance.divisors import (
+    are_shares,
     divisors_of_micro_batches,
     is_mean_over_all_alone,
+    weighs_its_constant,
 )
 from gradledger_monitor.rules.balance.evidence import (
     SMOOTHING,
     Near,
+    coefficient_explains,
     divides_by_all_positions,
     has_one_term_in_each,
     is_round,
@@ -30,7 +33,7 @@ from gradledger_monitor.rules.balance.evidence import (
     weight_of_micro_batch,
     whole_weights,
 )
-from gradledger_monitor.rules.balance.patterns import Closed
+from gradledger_monitor.rules.balance.patterns import Closed, is_fair
 
 HALF = 2  # the formula of a divergence of normal distributions has a half
 FEWEST_DIVIDED = 3  # micro-batches from which a second division by as many is reported
@@ -142,6 +145,33 @@ def lacks_the_same_division(facts: StepFacts, objective: Objective) -> bool:
     is_k = Near(balance / abs(constant or 1.0), facts.tolerance)(k) and not objective.is_penalty
     by_number = divisors_of_micro_batches(facts, objective) is not None
     return k > 1 and (is_k or by_number or is_mean_over_all_alone(facts, objective))
+
+
+def is_right(facts: StepFacts, objective: Objective) -> bool:
+    """Whether a loss beside the main one is divided rightly, so that this one has a weight."""
+    balance = objective.ledger.balance / (facts.run.declared_scale or 1.0)
+    undivided = objective.is_undivided_sum or (
+        objective.is_undivided and facts.micro_batches_of(objective) > 1
+    )
+    return not (objective.is_penalty or undivided) and (
+        is_fair(facts, objective) or coefficient_explains(facts, objective, balance)
+    )
+
+
+def lacks_the_division_of(facts: StepFacts, objective: Objective, right: Objective) -> bool:
+    """Whether K divides a right loss, and each micro-batch of this one weighs its whole constant.
+
+    Its outermost constant looks as if it contained no 1/K; or it is above 1 and may be any number,
+    such as the square of a temperature; or the two are shares of one loss.
+    """
+    k, outer = facts.micro_batches_of(objective), abs(_outer_constant(objective) or 1.0)
+    if k == 1 or not weighs_its_constant(facts, objective):
+        return False
+    if not all(k in _divisors(term) for term in right.terms):
+        return False
+    above = outer >= 1 and not _may_be_share(outer, k)
+    shares = are_shares([objective, right])
+    return above or shares or is_undivided_coefficient(outer, k, beside=True)
 
 
 def _contains_no_k(objective: Objective, k: int) -> bool:

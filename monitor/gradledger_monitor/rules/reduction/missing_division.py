@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.objectives import Objective
+from gradledger_monitor.rules.balance.further import is_right
 from gradledger_monitor.rules.balance.patterns import FAIR
 from gradledger_monitor.rules.gradient_scale_effects import constant_factor_effect
 from gradledger_monitor.rules.number_text import significant
@@ -41,7 +42,9 @@ class MissingDivision(Rule):
     divided by another whole number, or by the number of all its elements, masked ones included, and
     nothing divides by K. Of a further loss, a usual constant in front of it shows it,
     or divisions by other constants than K, where a division is written for the main loss. If the
-    divisor of the main loss is not known, a mean that nothing divides shows it.
+    divisor of the main loss is not known, a mean that nothing divides shows it. If K divides a
+    further loss, the main one is compared with it. Constants of losses that add up to 1, such as
+    those of a distillation, contain no division by K.
 
     **Why it matters**
 
@@ -111,7 +114,10 @@ def _of_all(window: Window) -> Outcome:
     objectives = window.facts.objectives
     several = needs_name(window.facts)
     name = objective_name(objective, objectives) if several else "loss"
-    beside = any(d.pattern in FAIR for d in window.diagnoses if d.objective is not objective)
+    others = [d for d in window.diagnoses if d.objective not in (None, objective)]
+    beside = any(
+        d.pattern in FAIR or (d.objective and is_right(window.facts, d.objective)) for d in others
+    )
     effect = (
         f"Beside the losses that are divided, its weight is {k} times too large, which no "
         "optimizer cancels"
@@ -125,7 +131,7 @@ def _of_all(window: Window) -> Outcome:
         f"{significant(intended(window))}: the gradient{' of this loss' if several else ''} is {k} "
         f"times too large. "
         f"{known_from(window)}{effect}.",
-        factor_fix(MICRO_BATCH_MEAN, window.facts, objective),
+        FIX_OF_ONE if beside else factor_fix(MICRO_BATCH_MEAN, window.facts, objective),
         balance=round(objective.ledger.balance, 6),
         micro_batches=k,
         factor=k,
