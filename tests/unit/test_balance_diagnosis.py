@@ -1664,8 +1664,8 @@ def with_aux(
 
 
 def test_of_two_round_coefficients_the_usual_one_is_the_authors_if_he_divides_beside_it() -> None:
-    """2 and 3 are seldom coefficients, so 0.5 is not 2 / 4; 0.1 may be 0.5 / 5."""
-    for coefficient, k in ((0.5, 6), (0.5, 4), (0.01, 2)):
+    """0.5 is hardly 2 / 4, and 0.4 no 1.6 / 4; but 0.1 may be 0.5 / 5."""
+    for coefficient, k in ((0.5, 6), (0.5, 4), (0.01, 2), (0.4, 4), (0.7, 4)):
         assert diagnose(with_aux(coefficient, k), [])[1].pattern == "term_missing"
     for coefficient, k in ((0.1, 5), (0.02, 5), (0.05, 2), (0.01, 10), (0.2, 15)):
         assert diagnose(with_aux(coefficient, k), [])[1].pattern == "coefficient"
@@ -1685,7 +1685,8 @@ def test_a_term_that_is_added_undivided_is_named(coefficient: float | None, k: i
 
 
 @pytest.mark.parametrize(
-    ("coefficient", "k"), [(0.25, 4), (0.25, 3), (0.7, 4), (0.2, 5), (0.5, 2), (0.01, 5)]
+    ("coefficient", "k"),
+    [(0.25, 4), (0.25, 3), (0.7, 10), (0.75, 4), (0.2, 5), (0.5, 2), (0.01, 5)],
 )
 def test_a_coefficient_that_may_hold_the_division_is_left_alone(coefficient: float, k: int) -> None:
     main, further = diagnose(with_aux(coefficient, k), [])

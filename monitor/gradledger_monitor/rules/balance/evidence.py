@@ -442,9 +442,11 @@ def is_undivided_coefficient(coefficient: float | None, k: int, beside: bool = F
     it is read as 0.01 / 4; of 0.01 and 0.04 only the first is round, so 0.01 is read as undivided.
     If both are round (0.5 and 2), nothing separates them, and the harmless objective wins. But if a
     division is written for the loss ``beside`` this one, hardly anything is divided in constants:
-    then the more usual one decides, which is 0.5.
+    then the more usual one decides, which is 0.5, or that of one digit, which is 0.4 and not 1.6.
     """
     if coefficient is None:
+        return True
+    if beside and _mantissa(coefficient) % 1 == 0 and _mantissa(coefficient * k) % 1:
         return True
     usual = _USUAL if beside and _mantissa(coefficient) in _USUAL else _ROUND
     return is_round(coefficient) and _mantissa(coefficient * k) not in usual
