@@ -300,6 +300,30 @@ def test_constants_that_add_up_to_one_contain_no_division_by_k() -> None:
     assert patterns(0.3, 0.8)[0] == "constant"
 
 
+def test_a_mean_over_the_entries_of_each_masked_position_leaves_no_unit_but_entries() -> None:
+    """``(error.mean(-1) * mask).sum() / mask.sum() / K``, of a masked autoencoder.
+
+    A sum over the entries, with the same divisors, counts positions.
+    """
+
+    def masked(entries: int) -> Diagnosis:
+        def each(masked: int) -> Term:
+            weight, size = 1 / 4 / masked / entries, 64 * 12
+            shape: dict[str, Any] = {"size": size, "rows": 4, "positions": 64, "elements": 64}
+            divisors = [4.0, float(masked)]
+            outer = 1 / 4 / masked
+            summed = term(masked * 12, weight, "none", divisors=divisors, **shape)
+            return dataclasses.replace(summed, kind="SumBackward0", element_weight=outer)
+
+        return first(facts(record([each(n) for n in (43, 51, 42, 56)])))
+
+    by_entries, by_positions = masked(12), masked(1)
+    assert (by_entries.pattern, by_positions.pattern) == ("fair", "fair")
+    assert by_entries.objective is not None and by_positions.objective is not None
+    assert by_entries.objective.reading.unit == "tokens"
+    assert by_positions.objective.reading.unit == "positions"
+
+
 def test_a_fair_window_of_one_micro_batch_shows_no_k() -> None:
     """Its mean is right, also where the means of four are added."""
     assert pattern_and_ratio(even(4.0), Closed(1, 1.0, 50.0, "fair")) == ("missing", 4)

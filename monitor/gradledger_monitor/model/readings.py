@@ -132,11 +132,20 @@ def is_divided_by_k_and_counts(reading: Reading) -> bool:
     """Whether the loop divides every term by K and by its count in this unit: no K is missing.
 
     The 4 coordinates of a box, divided by the boxes alone, have a balance of 4 in elements. One
-    number may contain both, and K may divide the gradients after backward.
+    number may contain both, and K may divide the gradients after backward. Not if a mean below,
+    over the entries of each position, divides once more.
     """
     k = reading.micro_batches
     lines = zip(reading.terms, reading.ledger.lines, strict=True)
-    return k != 1 and all(_divide(term, k, line.tokens) for term, line in lines)
+    return k != 1 and all(
+        _divide(term, k, line.tokens) and not _is_divided_below(term) for term, line in lines
+    )
+
+
+def _is_divided_below(term: WeightedTerm) -> bool:
+    """Whether each entry weighs less than the outermost reduction gives an element."""
+    outermost = abs(number(term.loss_term.element_weight) or 0.0) * term.factor
+    return term.weight < outermost * (1 - WEIGHT)
 
 
 def _divide(term: WeightedTerm, k: float, count: float) -> bool:
