@@ -143,9 +143,12 @@ def is_divided_by_k_and_counts(reading: Reading) -> bool:
 
 
 def _is_divided_below(term: WeightedTerm) -> bool:
-    """Whether each entry weighs less than the outermost reduction gives an element."""
+    """Whether each entry weighs less than the outermost reduction gives an element, by a mean.
+
+    Advantages and other weights of elements are none.
+    """
     outermost = abs(number(term.loss_term.element_weight) or 0.0) * term.factor
-    return term.weight < outermost * (1 - WEIGHT)
+    return not weights_vary(term.loss_term) and term.weight < outermost * (1 - WEIGHT)
 
 
 def _divide(term: WeightedTerm, k: float, count: float) -> bool:
