@@ -68,6 +68,28 @@ def test_the_mean_over_tokens_has_the_constant_of_the_loss(
 
 
 @pytest.mark.parametrize(
+    ("scale", "factor", "loss"),
+    [
+        (None, 1 / 8, "The accumulated loss, times the 0.125 that the loop multiplies the "
+         "gradients by, is 3; the mean over all elements is 3.5."),
+        (64.0, 1 / 64, "The accumulated loss is 24; the mean over all elements is 3.5."),
+        (64.0, None, "The accumulated loss is 24; the mean over all elements is 3.5."),
+    ],
+)  # fmt: skip
+def test_the_accumulated_loss_has_the_factor_that_the_gradients_have(
+    scale: float | None, factor: float | None, loss: str
+) -> None:
+    """poutyne: means times the number of samples, and gradients divided by the sum of these."""
+    missing = {} if factor else {"post_factor": "no sample"}
+    terms = [term(n, 4 / n * (scale or 1.0)) for n in (10, 30)]
+    sent = record(terms, post_factor=factor, missing=missing)
+    for micro_batch, mean in zip(sent.micro_batches, (2.0, 4.0), strict=True):
+        micro_batch.loss, micro_batch.scale = 4 * mean * (scale or 1.0), scale
+    finding = finding_of(sent)
+    assert finding is not None and finding.summary.endswith(loss)
+
+
+@pytest.mark.parametrize(
     ("constant", "divisor", "shown"),
     [(0.5, 2, 1.5), (2.0, 2, 6.0), (0.5, 1, 3.0), (2.0, 4, 3.0), (2.0, 1, 6.0), (None, 2, 3.0)],
 )

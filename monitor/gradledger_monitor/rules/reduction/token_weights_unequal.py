@@ -409,10 +409,23 @@ def _loss_sentence(facts: StepFacts, objective: Objective) -> str:
     reported, token = facts.loss_reported, _loss_token(facts)
     if objective.reading.unit in ("rows", "positions"):
         return ""
-    if reported is None or token is None or significant(reported) == significant(token):
+    if reported is None or token is None:
+        return ""
+    loss, factor = "The accumulated loss", _factor_after_backward(facts)
+    if abs(factor - 1) > facts.tolerance:
+        loss += f", times the {significant(factor)} that the loop multiplies the gradients by,"
+        reported *= factor
+    if significant(reported) == significant(token):
         return ""
     by_class = objective.reading.unit == "class_weight"
     by_elements = f"over all {element_name(objective)}s"
     whole = "by the class weights of the window" if by_class else by_elements
     means = f"{significant(reported)}; the mean {whole} is {significant(token)}"
-    return f" The accumulated loss is {means}."
+    return f" {loss} is {means}."
+
+
+def _factor_after_backward(facts: StepFacts) -> float:
+    """What the loop multiplies the gradients by after backward; 1 if that is not known."""
+    if facts.factor_unmeasured:
+        return 1.0
+    return facts.shared_factors[facts.lowest_rank] * (facts.scale or 1.0)
