@@ -47,6 +47,18 @@ def test_an_outer_gradient_should_not_be_what_the_local_steps_added(
     assert RULE not in accused(judged([step(-1 / 2)]))  # no outer step
 
 
+@pytest.mark.parametrize(("factor", "named"), [(0.6, True), (1 / 2, False), (0.45, False)])
+def test_parameters_that_become_a_multiple_of_their_average_twice_are_reported(
+    factor: float, named: bool
+) -> None:
+    """Once, it may be an outer step of parameters that began at zero; below 1, a decay."""
+    first, second = step(factor), step(factor)
+    second.step = first.step + 1
+    findings = [f for f in judged([first, second]).findings if f.rule == RULE]
+    assert bool(findings) is named
+    assert not named or "1.2 times the average" in findings[0].title
+
+
 def test_equal_models_and_weighted_averages_are_not_judged() -> None:
     assert RULE not in accused(judged([step(1, own=(OWN[0], OWN[0]))]))
     assert RULE not in accused(judged([step(0.8)]))

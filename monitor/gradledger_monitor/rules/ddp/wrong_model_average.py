@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.ranks.manual_all_reduce import model_average
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.tolerances import WEIGHT_HALF
 from gradledger_monitor.rules.ddp.common import SEVERAL_RANKS
+from gradledger_monitor.rules.definition import DEFAULTS
 from gradledger_monitor.rules.number_text import significant
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_applicable
+from gradledger_monitor.rules.state import declare
 
 SUBTRACT = ("SGD", "Adam", "AdamW", "NAdam", "RAdam", "RMSprop", "Adagrad")  # the gradient
 
@@ -32,15 +36,16 @@ class WrongModelAverage(Rule):
     **What it sees**
 
     Ranks that take local steps, and then set their parameters to R times or 1/R times the average
-    over the R ranks (local SGD); or an outer optimizer that steps on the sum of the changes of all
-    ranks (DiLoCo), with a learning rate above 1/R, or on what the local steps added, which an
-    optimizer subtracts.
+    over the R ranks, or at least twice to another multiple above 1 (local SGD); or an outer
+    optimizer that steps on the sum of the changes of all ranks (DiLoCo), with a learning rate above
+    1/R, or on what the local steps added, which an optimizer subtracts.
 
     **Why it matters**
 
     Parameters that are added up are R times too large, and training starts from a useless model
-    after each combination. An outer step on a sum goes R times as far as intended.
-    One with the wrong sign undoes the local steps, and goes on in the opposite direction.
+    after each combination. Another factor is applied again each time. An outer step on a sum goes R
+    times as far as intended. One with the wrong sign undoes the local steps, and goes on in the
+    opposite direction.
 
     **What to do**
 
@@ -60,6 +65,11 @@ class WrongModelAverage(Rule):
     points_at = ("step",)
 
     precondition = SEVERAL_RANKS
+    state = declare(_multiples=int)
+
+    def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
+        super().__init__(thresholds)
+        self._multiples = 0  # times in which the parameters became a multiple of the average
 
     def evaluate(self, window: Window) -> Outcome:
         """What the ranks made of their models, as a multiple of the average."""
@@ -90,6 +100,19 @@ class WrongModelAverage(Rule):
                 f"The average of the ranks' parameters is divided again: {ranks} times too small",
                 "Before this step, the parameters became the average over the ranks, divided by "
                 f"the number of ranks ({ranks}) once more.",
+                FIX,
+                times_average=round(excess, 6),
+            )
+        # below 1, it may be a decay of the parameters
+        self._multiples += excess > 1 + tolerance
+        # once, it may be an outer step of parameters that began at zero
+        if excess > 1 + tolerance and self._multiples > 1:
+            times = significant(excess)
+            return finding(
+                "error",
+                f"The parameters become {times} times the average of the ranks' parameters",
+                f"Before this step, the parameters became the average over {ranks} ranks, "
+                f"multiplied by {times}.",
                 FIX,
                 times_average=round(excess, 6),
             )
