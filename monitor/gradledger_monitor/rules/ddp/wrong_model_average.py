@@ -36,7 +36,7 @@ class WrongModelAverage(Rule):
     **What it sees**
 
     Ranks that take local steps, and then set their parameters to R times or 1/R times the average
-    over the R ranks, or at least twice to another multiple above 1 (local SGD); or an outer
+    over the R ranks, or twice in a row to another multiple above 1 (local SGD); or an outer
     optimizer that steps on the sum of the changes of all ranks (DiLoCo), with a learning rate above
     1/R, or on what the local steps added, which an optimizer subtracts.
 
@@ -65,11 +65,11 @@ class WrongModelAverage(Rule):
     points_at = ("step",)
 
     precondition = SEVERAL_RANKS
-    state = declare(_multiples=int)
+    state = declare(_multiple=float)
 
     def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
         super().__init__(thresholds)
-        self._multiples = 0  # times in which the parameters became a multiple of the average
+        self._multiple = 0.0  # of the average, that the parameters became the last time
 
     def evaluate(self, window: Window) -> Outcome:
         """What the ranks made of their models, as a multiple of the average."""
@@ -103,10 +103,10 @@ class WrongModelAverage(Rule):
                 FIX,
                 times_average=round(excess, 6),
             )
-        # below 1, it may be a decay of the parameters
-        self._multiples += excess > 1 + tolerance
-        # once, it may be an outer step of parameters that began at zero
-        if excess > 1 + tolerance and self._multiples > 1:
+        # Below 1, it may be a decay. Once, it may be an outer step of parameters that began at
+        # zero; a factor that changes, a norm to which the loop scales them.
+        last, self._multiple = self._multiple, excess
+        if excess > 1 + tolerance and abs(excess - last) <= tolerance:
             times = significant(excess)
             return finding(
                 "error",
