@@ -101,7 +101,7 @@ def test_a_command_that_does_not_train_exits_4(launch: Launch, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("python", "code", "reason"),
     [
-        (sys.executable, "print()", "Python ran; torch was never imported"),
+        (sys.executable, "print()", "Python ran; torch was not imported, or its import failed"),
         ("python", "import torch", "torch was imported; no backward ran"),
         (
             "python",

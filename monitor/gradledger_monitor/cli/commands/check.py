@@ -363,7 +363,7 @@ def _reason_without_steps(command: list[str], progress: Path) -> str:
     if imported := activity.reason(progress):
         return imported
     if (progress / "python").exists():
-        return "Python ran; torch was never imported"
+        return "Python ran; torch was not imported, or its import failed"
     reason = unreachable.reason(command) or (
         "the command started no Python, or only ones without PYTHONPATH (python -I, sudo, ssh, "
         f"docker). If it trains, run `gradledger check` in there, or {unreachable.WORKAROUND}"
