@@ -230,9 +230,19 @@ def test_pages_of_a_run_of_extreme_numbers_can_be_shown() -> None:
         values = [*FLOATS, "NaN", "Infinity", "-Infinity"]
         steps = [extreme(n, value) for n, value in enumerate(values, 1)]
         store_batch(service.store, decode.read(lines(steps, started=1e308)), 1.0)
+        large = [window(n, sync="none", wrapper=None, norm=1e308) for n in range(1, 51)]
+        store_batch(
+            service.store, decode.read(lines(large).replace(b'"run":"r"', b'"run":"l"')), 1.0
+        )
         service.evaluate_all()
         get = pages.enter_context(http.client(base_url=service.url)).get
-        paths = ["/", "/runs/r", "/runs/r/postmortem", "/api/v1/runs/r/series"]
+        paths = [
+            "/",
+            "/compare?run=r&run=l",
+            "/runs/r",
+            "/runs/r/postmortem",
+            "/api/v1/runs/r/series",
+        ]
         paths += ["/api/v1/runs", "/api/v1/runs/r/verdict", "/api/v1/runs/r/findings"]
         for number in range(1, len(values) + 1):
             paths += [f"/runs/r/steps/0/{number}", f"/api/v1/runs/r/steps/0/{number}"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from statistics import fmean, median
+from statistics import median
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
@@ -58,7 +58,12 @@ def _compared(store: Store, run: RunRow) -> RunMedians:
     last = queries.last_evaluated_steps(store, run.id).get(0, 0)
     end = curves.curves(store, run.id, Span(0, max(last - LAST_STEPS + 1, 0), None))
     evaluation = queries.evaluation(store, run.id)
-    return RunMedians(run, evaluation, _over(median, whole), _over(fmean, end))
+    return RunMedians(run, evaluation, _over(median, whole), _over(_mean, end))
+
+
+def _mean(values: list[float]) -> float:
+    """Infinite where the sum is; the functions of the standard library raise an error there."""
+    return sum(values) / len(values)
 
 
 def _over(middle: Callable[[list[float]], float], curve: Curves) -> dict[str, float | None]:
