@@ -12,6 +12,7 @@ from gradledger_monitor.common.json_floats import json_safe
 from gradledger_monitor.common.sanitize import sanitize
 from gradledger_monitor.model.code.frames import code_frames, frame_text
 from gradledger_monitor.model.findings import Finding, fix_title
+from gradledger_monitor.model.step_facts import IMPORTED_FROM
 from gradledger_monitor.reports.incident import Cost, Incident
 from gradledger_monitor.reports.objectives import ObjectiveSummary
 from gradledger_monitor.reports.terminal import step_span
@@ -97,7 +98,7 @@ def _as_dict(value: Any) -> Any:
 
 def _charts(incident: Incident) -> Iterator[tuple[str, str, list[Plot]]]:
     """Title, hint, and plots: of the whole run, and of the steps around the onset."""
-    for chart in charts.RUN_CHARTS:
+    for chart in charts.charts_of(imported=IMPORTED_FROM in incident.run.environment):
         if chart.id == "evaluations":
             plots = [_evaluation_plot(chart, incident)]
         else:

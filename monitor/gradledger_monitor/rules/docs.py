@@ -27,6 +27,11 @@ def headline(rule: type[RuleDefinition]) -> str:
     return " ".join(page(rule).split("\n\n", 1)[0].split())
 
 
+def headlines() -> dict[str, str]:
+    """The headlines of all rules by id, as plain text."""
+    return {name: headline(rule).replace("``", "") for name, rule in rules_by_id().items()}
+
+
 @cache
 def page(rule: type[RuleDefinition]) -> str:
     """The docstring: a sentence, then paragraphs under headings set in bold.

@@ -6,7 +6,7 @@ from typing import Any
 
 from gradledger_monitor.model.findings import EvaluationResult, Finding
 from gradledger_monitor.store.runs.queries import RunRow
-from gradledger_web.progress import LOST_AFTER, is_lost, progress_of
+from gradledger_web.progress import LOST_AFTER, SILENT_AFTER, is_lost, progress_of
 from gradledger_web.runs import diff as run_diff
 
 
@@ -76,5 +76,6 @@ def test_a_run_that_stopped_sending_without_its_end_is_lost_and_has_no_rate() ->
     assert not is_lost(run(ended=True), late)
     planned = run(config={"max_steps": 100})
     assert progress_of(planned, 2.0, 101.0).eta == 45.0
+    assert progress_of(planned, 2.0, 100.0 + SILENT_AFTER + 1).eta is None
     lost = progress_of(planned, 2.0, late)
     assert (lost.rate, lost.eta) == (None, None)

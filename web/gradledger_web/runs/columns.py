@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from gradledger_web import evidence_svg, formatting
@@ -66,10 +67,12 @@ def loss_course(
 ) -> LossCourse | None:
     """The course of the first loss that was measured; None if none was.
 
-    ``end`` has the last steps one by one: a point of the course is a mean over several.
+    ``end`` has the last steps one by one: a point of the course is a mean over several. If none of
+    them has the loss, its last point is shown.
     """
     for figure in LOSSES:
-        last = next((value for value in reversed(end[figure]) if value is not None), None)
+        values = chain(reversed(end[figure]), reversed(columns[figure]))
+        last = next((value for value in values if value is not None), None)
         line = evidence_svg.line_chart(figure, columns["step"], columns[figure], 0, 0)
         if line is not None and last is not None:
             return LossCourse(line.label, last, line.path)

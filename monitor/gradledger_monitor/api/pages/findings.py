@@ -46,7 +46,7 @@ def _show(store: Store, search: str = "", error: str = "") -> HTMLResponse:
     return page(
         "findings.html",
         rules=rules,
-        headlines={name: docs.headline(rule) for name, rule in docs.rules_by_id().items()},
+        headlines=docs.headlines(),
         regressions=findings_inbox.regressions(store, ids),
         discussions=comments.discussions(store, ids),
         comments_shown=COMMENTS_SHOWN,

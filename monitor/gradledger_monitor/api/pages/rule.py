@@ -41,10 +41,10 @@ def list_rules(store: StoreDep) -> HTMLResponse:
         {
             "id": rule_id,
             "family": rule_id.partition(".")[0],
-            "headline": _plain(docs.headline(rule)),
+            "headline": headline,
             "runs": runs.get(rule_id, 0),
         }
-        for rule_id, rule in docs.rules_by_id().items()
+        for rule_id, headline in docs.headlines().items()
     ]
     return page("rules.html", rules=rules)
 
@@ -60,7 +60,7 @@ def show_rule(state: StateDep, rule: RuleId) -> HTMLResponse:
     return page(
         "rule.html",
         rule=rule,
-        headline=_plain(docs.headline(definition)),
+        headline=docs.headlines()[rule],
         parts=[_part(part) for part in parts],
         kind=docs.KINDS[definition.kind],
         fix=docs.fix(definition),
@@ -77,11 +77,6 @@ def _part(text: str) -> tuple[str, list[list[Piece]]]:
     element = "h2" if text.startswith("**") else "ul" if text.startswith("- ") else "p"
     texts = text.removeprefix("- ").split("\n- ") if element == "ul" else [text]
     return element, [_pieces(" ".join(each.split())) for each in texts]
-
-
-def _plain(text: str) -> str:
-    """A part of a manual without the marks of headings and code."""
-    return text.strip("*").replace("``", "")
 
 
 def _pieces(text: str) -> list[Piece]:

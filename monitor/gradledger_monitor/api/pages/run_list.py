@@ -80,7 +80,8 @@ def _loss(store: Store, run: str, steps: int, last_seen: float) -> run_columns.L
     """Computed again only after the run sent something or was evaluated further."""
     losses, points = run_columns.LOSSES, run_columns.POINTS
     course = curves.curves(store, run, metrics=losses, points=points)
-    end = Span(0, int(course["first"][-1]) if course["first"] else None)  # of the last point
+    last = int(course["step"][-1]) if course["step"] else 0
+    end = Span(0, max(last - points, 0))  # so few that each step is a point
     return run_columns.loss_course(course, curves.curves(store, run, end, losses))
 
 

@@ -19,7 +19,7 @@ from gradledger_monitor.api.routes.overrides import RetentionDocument, RulesDocu
 from gradledger_monitor.config.redaction import redacted
 from gradledger_monitor.config.settings import Settings
 from gradledger_monitor.config.sources import environment_variable
-from gradledger_monitor.rules.docs import KINDS, headline, rules_by_id
+from gradledger_monitor.rules.docs import KINDS, headlines
 from gradledger_monitor.store.admin import tokens
 from gradledger_monitor.store.admin.tokens import SCOPES
 from gradledger_monitor.workers.runtime_overrides import DAYS
@@ -107,7 +107,7 @@ def show(
         secret=secret,
         error=error,
         rules=rules,
-        headlines={name: headline(rule) for name, rule in rules_by_id().items()},
+        headlines=headlines(),
         retention=retention,
         days=[(name, Settings.model_fields[name].description) for name in DAYS],
         rejected=rejected,
@@ -122,14 +122,14 @@ def show(
 
 def _matching_rules(rules: RulesDocument, shown: Shown) -> list[str]:
     """The rules that pass the filter. A form has all of them, so that saving it resets none."""
-    headlines = {name: headline(rule) for name, rule in rules_by_id().items()}
+    sentences = headlines()
     return [
         rule.rule
         for rule in rules.rules
         if shown.matches(
             rule.is_changed,
             rule.rule,
-            headlines[rule.rule],
+            sentences[rule.rule],
             *(text for t in rule.thresholds for text in (t.name, t.meaning)),
         )
     ]
