@@ -42,6 +42,11 @@ def sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}"
 
 
+def finding_anchor(rule: str, optimizer: int) -> str:
+    """The id of a finding's element on the page of its run."""
+    return f"finding-{rule}" + (f"-{optimizer}" if optimizer else "")
+
+
 def rank_names(ranks: Sequence[int], most: int = 8) -> str:
     """``rank 3``; ``ranks 0, 1 and 2``; of many, the first ones and how many more there are."""
     if len(ranks) == 1:

@@ -19,6 +19,7 @@ _FILTERS = (
     frame_text,
     formatting.count,
     formatting.figure,
+    formatting.finding_anchor,
     formatting.joined,
     formatting.percent,
     formatting.times,

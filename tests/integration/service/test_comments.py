@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from urllib.parse import urlencode
 
 import httpx2
 import pytest
@@ -31,8 +32,9 @@ def two_runs(database: str) -> Iterator[Service]:
         yield running
 
 
-def inbox(service: Service) -> str:
-    return http.get(f"{service.url}/findings", headers={"Accept": "text/html"}).text
+def inbox(service: Service, **filters: str) -> str:
+    address = f"{service.url}/findings?{urlencode(filters)}"
+    return http.get(address, headers={"Accept": "text/html"}).text
 
 
 def comment(service: Service, **body: object) -> httpx2.Response:
@@ -82,20 +84,21 @@ def test_the_form_of_the_page_comments_and_assigns(two_runs: Service) -> None:
     assert send(text="", assignee="Ben", by="Ada") == 303
     page = inbox(two_runs)
     assert "&lt;b&gt;who&lt;/b&gt; looks at this?" in page
-    assert "assigned to Ben" in page and "assigned it to Ben" in page
+    assert "<dt>Assigned to</dt> <dd>Ben</dd>" in page and "assigned it to Ben" in page
+    assert RULE in inbox(two_runs, assignee="Ben") and RULE not in inbox(two_runs, assignee="Ada")
     assert 'name="assigned" value="Ben"' in page
     assert send(text="", assigned="Ben", assignee="Ben", by="Ada") == 422  # nothing that is new
     assert send(text="done", assigned="Ben", assignee="Ben", by="Ben") == 303
     assert inbox(two_runs).count("assigned it to") == 1
     # a form that was loaded before that assignment changes nothing about it
     assert send(text="me too", assigned="", assignee="", by="Carl") == 303
-    assert "assigned to Ben" in inbox(two_runs)
+    assert "<dt>Assigned to</dt> <dd>Ben</dd>" in inbox(two_runs)
     assert send(text="", assigned="Ben", assignee="", by="Ben") == 303
-    assert "assigned to" not in inbox(two_runs)
+    assert "<dt>Assigned to</dt>" not in inbox(two_runs)
 
 
 def test_the_inbox_states_since_which_commit(two_runs: Service) -> None:
     page = " ".join(inbox(two_runs).split())
-    assert 'Since <a href="/runs/wrong">a wrong run</a> (commit <code>wrong-0123</code>)' in page
+    assert 'since <a href="/runs/wrong">a wrong run</a> (commit <code>wrong-0123</code>)' in page
     before = '<a href="/runs/right">a right run</a> (commit <code>right-0123</code>)'
     assert f"{before}, the run before it in that project, did not show it" in page

@@ -105,6 +105,8 @@ def test_a_finding_is_acknowledged_in_every_run_and_that_is_undone(service: Serv
     inbox = text(service, "/findings")
     assert inbox.count(", acknowledged<") == 2
     assert "a known run" in text(service, "/runs/second")
+    assert f'id="rule-{RULE}"' in text(service, "/findings?state=acknowledged")
+    assert f'id="rule-{RULE}"' not in text(service, "/findings?state=open")
     assert http.post(address, data={"do": "undo"}, headers=headers).status_code == 303
     assert ", acknowledged<" not in text(service, "/findings")
 
@@ -113,6 +115,21 @@ def test_the_inbox_is_searched(service: Service) -> None:
     assert "wrong first" in text(service, "/findings?search=FIRST")
     assert "wrong second" not in text(service, "/findings?search=FIRST")
     assert "No finding matches" in text(service, "/findings?search=100%25")
+
+
+def test_the_inbox_has_what_each_finding_says_and_is_filtered_by_severity(service: Service) -> None:
+    """The sentence of the latest run, whose name stands before it; a filter remains in links."""
+    inbox = text(service, "/findings?severity=error&search=wrong")
+    assert re.search(r"<strong>wrong (first|second):</strong> In step 3, ", inbox)
+    assert 'href="/findings?search=wrong&amp;severity=warning"' in inbox
+    assert f'id="rule-{RULE}"' not in text(service, "/findings?severity=info")
+    assert "No finding matches these filters" in text(service, "/findings?state=acknowledged")
+
+
+def test_an_inbox_without_runs_has_the_command_that_starts_one(tmp_path: Path) -> None:
+    with running_service(tmp_path / "gradledger.db") as service:
+        page = text(service, "/findings")
+        assert "No runs yet" in page and "gradledger run" in page
 
 
 def test_a_person_gets_a_page_where_there_is_none_and_a_program_a_document(

@@ -213,7 +213,7 @@ document.addEventListener("change", (event) => {
 
 /** @param {number} by 1 for the next run or finding of a list, -1 for the one before */
 function moveFocus(by) {
-  const links = all("tr[data-run] th a, #inbox .rule-id");
+  const links = all("tr[data-run] th a, #inbox h2 a");
   const current = links.findIndex((link) => link === document.activeElement);
   links[Math.max(0, Math.min(current + by, links.length - 1))]?.focus();
 }

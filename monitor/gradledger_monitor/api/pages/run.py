@@ -41,7 +41,7 @@ from gradledger_web import (
     step_table,
     tree_svg,
 )
-from gradledger_web.formatting import segment
+from gradledger_web.formatting import finding_anchor, segment
 
 router = APIRouter(include_in_schema=False)
 
@@ -118,7 +118,7 @@ def _spans(findings: list[Finding], optimizer: int) -> list[dict[str, Any]]:
     """The spans of steps that the charts shade."""
     return [
         {
-            "id": _anchor(finding),
+            "id": finding_anchor(finding.rule, finding.optimizer),
             "title": finding.title,
             "severity": "info" if finding.acknowledged else finding.severity,
             "first": finding.first_step,
@@ -128,11 +128,6 @@ def _spans(findings: list[Finding], optimizer: int) -> list[dict[str, Any]]:
         for finding in findings
         if finding.optimizer == optimizer and finding.inhibited_by is None
     ]
-
-
-def _anchor(finding: Finding) -> str:
-    """The id of a finding's element on the page."""
-    return f"finding-{finding.rule}" + (f"-{finding.optimizer}" if finding.optimizer else "")
 
 
 # ------------------------------------------------------------------ evidence

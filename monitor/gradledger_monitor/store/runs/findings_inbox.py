@@ -9,8 +9,9 @@ from typing import Any
 from sqlalchemy import Connection, Row, and_, distinct, func, or_, select
 
 from gradledger_monitor.common.clock import EARLIEST_KNOWN
-from gradledger_monitor.model.findings import SEVERITIES
+from gradledger_monitor.model.findings import SEVERITIES, Finding
 from gradledger_monitor.store.database import Store
+from gradledger_monitor.store.runs import queries
 from gradledger_monitor.store.tables import acknowledgements, findings, runs
 
 RUNS_SHOWN = 5  # of each rule in the inbox
@@ -26,6 +27,7 @@ class FindingInRun:
     project: str
     started: float
     last_seen: float
+    optimizer: int
     title: str
     severity: str
     lifecycle: str
@@ -85,6 +87,19 @@ def inbox(store: Store, now: float, search: str = "") -> list[RuleFindings]:
     return sorted(
         rules, key=lambda r: (r.open == 0, -SEVERITIES.index(r.severity), -r.open, -r.last_seen)
     )
+
+
+def latest_findings(store: Store, rules: Sequence[RuleFindings], now: float) -> dict[str, Finding]:
+    """The finding of each rule in its latest run, with its text and the script's code."""
+    latest = {(r.latest[0].run, r.rule, r.latest[0].optimizer) for r in rules}
+    keys = select(runs.c.id, runs.c.key).where(runs.c.id.in_({run for run, _, _ in latest}))
+    with store.reading() as connection:
+        return {
+            finding.rule: finding
+            for run, key in connection.execute(keys).all()
+            for finding in queries.current_findings(connection, key, now)
+            if (run, finding.rule, finding.optimizer) in latest
+        }
 
 
 def runs_with(store: Store, rule: str, now: float, most: int) -> list[FindingInRun]:
@@ -159,6 +174,7 @@ def _rows(store: Store, now: float, search: str = "", rule: str = "") -> Sequenc
             f.lifecycle,
             func.min(f.first_step).label("first_step"),
             func.max(f.last_step).label("last_step"),
+            func.min(f.optimizer).label("optimizer"),
             (func.count(a.note) == func.count()).label("acknowledged"),
         )
         .join(runs, r.key == f.run)
