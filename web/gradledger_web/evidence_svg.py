@@ -121,6 +121,39 @@ def _path(points: Sequence[tuple[float, float | None]], stepped: bool) -> str:
 
 
 @dataclass(frozen=True)
+class LayerChart:
+    """The gradient of each layer, in the order of the model; a layer without one leaves a gap."""
+
+    path: str
+    first: str
+    last: str
+    top: str
+    bottom: str
+
+    @property
+    def alt_text(self) -> str:
+        """The chart as text."""
+        return (
+            f"gradient RMS of each layer from {self.first} to {self.last}, "
+            f"between {self.bottom} and {self.top}"
+        )
+
+
+def layer_chart(gradients: Sequence[float | None], first: str, last: str) -> LayerChart | None:
+    """The RMS of the gradient by layer on a logarithmic scale; None if fewer than two have one."""
+    heights = [math.log10(v) if v is not None and 0 < v < math.inf else None for v in gradients]
+    drawn = [height for height in heights if height is not None]
+    if len(drawn) < 2:
+        return None
+    low, high = min(drawn), max(drawn)
+    x = _scale(0, len(heights) - 1, _MARGIN, WIDTH - _MARGIN)
+    y = _scale(low, high, HEIGHT - _MARGIN, _MARGIN)
+    points = [(x(i), None if height is None else y(height)) for i, height in enumerate(heights)]
+    top, bottom = formatting.figure(10**high), formatting.figure(10**low)
+    return LayerChart(_path(points, stepped=False), first, last, top, bottom)
+
+
+@dataclass(frozen=True)
 class ShareBar:
     """The share of tokens and the share of gradient of one micro-batch, as heights of bars."""
 

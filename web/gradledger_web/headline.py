@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 WRONG_GRADIENT = "the applied gradient is not the one the loop intends"
 GRADIENT_UNAFFECTED = ("scaler.missing_update",)  # a structural error about the scale alone
 _CHECKS = {
-    "loss": "training loss",
+    "loss": "course of the training loss",
     "run": "progress",
     "validation": "validation loss",
-    "norm": "gradient norms",
+    "norm": "course of the gradient norms",
     "scaler": "GradScaler",
     "ddp": "DDP",
 }

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from gradledger_monitor.model.findings import EvaluationResult, Finding, TreeNode
 
 Columns = Mapping[str, Sequence[float | None]]
-LastValues = Mapping[str, float]
+LastValues = Mapping[str, "LastValue"]
 
 EVALUATION_PREFIX = "evaluation "  # marks evaluation metrics among the figures
 
@@ -25,6 +25,14 @@ ANSWERS = {
     "not_measured": "Not measured",
     "not_applicable": "Not applicable",
 }
+
+
+@dataclass(frozen=True)
+class LastValue:
+    """The last measured value of a figure."""
+
+    value: float
+    step: int | None  # at which it was measured, if that is not the last step
 
 
 @dataclass(frozen=True)
@@ -100,12 +108,14 @@ def _node(
 # ---------------------------------------------------------------- evidence
 
 
-def _last_values(columns: Columns) -> Iterator[tuple[str, float]]:
-    """The last measured value of each figure."""
+def _last_values(columns: Columns) -> Iterator[tuple[str, LastValue]]:
+    """The last measured value of each figure. An evaluation has its own steps."""
+    steps = columns.get("step", ())
     for name, values in columns.items():
-        last = next((value for value in reversed(values) if value is not None), None)
-        if last is not None:
-            yield name, last
+        measured = [i for i, value in enumerate(values) if value is not None]
+        if measured and (value := values[measured[-1]]) is not None:
+            earlier = not name.startswith(EVALUATION_PREFIX) and measured[-1] < len(steps) - 1
+            yield name, LastValue(value, int(steps[measured[-1]] or 0) if earlier else None)
 
 
 def _evidence(node: str, last: LastValues, ranks: int) -> list[str]:
@@ -121,11 +131,17 @@ def _value(last: LastValues, name: str, template: str) -> str:
     if name not in last:
         return ""
     text_of = formatting.percent if name == "misallocation" else formatting.figure
-    return template.format(text_of(last[name]))
+    return f"{template.format(text_of(last[name].value))}{_at(last[name])}"
+
+
+def _at(last: LastValue) -> str:
+    return "" if last.step is None else f" at step {formatting.count(last.step)}"
 
 
 def _per_step(last: LastValues, name: str, noun: str) -> str:
-    return f"{formatting.plural(last[name], noun)} per step" if name in last else ""
+    if name not in last:
+        return ""
+    return f"{formatting.plural(last[name].value, noun)} per step{_at(last[name])}"
 
 
 def _loss(last: LastValues) -> list[str]:
@@ -137,8 +153,8 @@ def _loss(last: LastValues) -> list[str]:
 
 def _validation(last: LastValues) -> list[str]:
     return [
-        f"{name.removeprefix(EVALUATION_PREFIX)} {formatting.figure(value)}"
-        for name, value in last.items()
+        f"{name.removeprefix(EVALUATION_PREFIX)} {formatting.figure(figure.value)}"
+        for name, figure in last.items()
         if name.startswith(EVALUATION_PREFIX)
     ]
 
@@ -151,8 +167,8 @@ def _reduction(last: LastValues) -> list[str]:
 def _wrong(last: LastValues) -> LastValues:
     """Without a balance or a misallocation that is right, if the other one is wrong."""
     right = {"balance": 1.0, "misallocation": 0.0}
-    wrong = {n for n, value in right.items() if abs(last.get(n, value) - value) > _TOLERANCE}
-    return {n: value for n, value in last.items() if n not in right or n in wrong or not wrong}
+    wrong = {n for n, at in right.items() if n in last and abs(last[n].value - at) > _TOLERANCE}
+    return {n: figure for n, figure in last.items() if n not in right or n in wrong or not wrong}
 
 
 def _scaler(last: LastValues) -> list[str]:

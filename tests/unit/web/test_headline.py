@@ -59,7 +59,7 @@ def test_incomplete_names_what_was_not_measured() -> None:
     assert "2 required checks were not measured" in summary.sentence
     assert summary.unanswered == [
         required,
-        headline.Unanswered("gradient norms", "no gradient norm", required=False),
+        headline.Unanswered("course of the gradient norms", "no gradient norm", required=False),
     ]
 
 

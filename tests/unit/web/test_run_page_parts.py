@@ -7,7 +7,7 @@ import pytest
 from gradledger_monitor.ingest.schema import Event, MicroBatch, StepRecord
 from gradledger_monitor.model.findings import EvaluationResult, Finding, TreeNode
 from gradledger_monitor.model.ranks.topology import RankPart, Topology
-from gradledger_web import charts, rank_table, tree_svg, window_timeline
+from gradledger_web import charts, evidence_svg, rank_table, tree_svg, window_timeline
 
 
 @pytest.mark.parametrize(("skipped", "step"), [(False, "optimizer.step"), (True, "step skipped")])
@@ -48,3 +48,25 @@ def test_of_many_ranks_those_without_a_record_come_first() -> None:
 def test_the_norm_of_another_tool_is_not_called_applied(imported: bool, label: str) -> None:
     chart = next(chart for chart in charts.charts_of(imported=imported) if chart.id == "norm")
     assert label in {series.label for series in chart.series}
+
+
+def test_a_figure_that_later_steps_did_not_measure_is_dated() -> None:
+    tree = [TreeNode("reduction", "?", "ok"), TreeNode("loop", "?", "ok")]
+    latest: dict[str, list[float | None]] = {
+        "step": [3, 4, 5],
+        "balance": [1.0, None, None],
+        "misallocation": [0.0, 0.0, 0.0],
+        "micro_batches": [2.0, 2.0, None],
+        "evaluation loss": [0.3, None],
+    }
+    nodes = tree_svg.build_nodes(EvaluationResult("balanced", [], tree, {}), [], latest, 1)
+    assert nodes[0].evidence == "last B = 1 at step 3, last d = 0%"
+    assert nodes[1].evidence == "2 micro-batches per step at step 4"
+
+
+def test_the_gradient_of_each_layer_is_drawn_on_a_log_scale_with_gaps_for_zeros() -> None:
+    chart = evidence_svg.layer_chart([1e-8, 0.0, 1e-6, 1e-4], "first", "last")
+    assert chart is not None
+    assert (chart.bottom, chart.top) == ("1e-08", "0.0001")
+    assert chart.path == "M3 37M65.67 20L97 3"
+    assert evidence_svg.layer_chart([0.0, 1e-4], "first", "last") is None

@@ -268,10 +268,10 @@ function showLegendValues(index) {
   for (const output of all("[data-last]", section)) {
     const key = output.dataset.last ?? "";
     const values = derived(state.whole, key) ?? [];
-    const last = values.findLast((value) => value !== null);
-    output.textContent = index === null ? formatNumber(last, series.get(key)?.number_format) : pointText(key, index, series.get(key)?.number_format);
+    const last = values.findLastIndex((value) => value !== null);
+    output.textContent = index === null ? lastText(values, last, series.get(key)?.number_format) : pointText(key, index, series.get(key)?.number_format);
     // a line without data has no entry; before it is fetched, hiding it would take the focus away
-    output.parentElement?.toggleAttribute("hidden", state.complete && last === undefined);
+    output.parentElement?.toggleAttribute("hidden", state.complete && last < 0);
   }
   for (const output of all("[data-fraction]", section)) {
     const mean = shownCurves().mean(output.dataset.fraction ?? "", shownRange(), state.unit);
@@ -280,6 +280,17 @@ function showLegendValues(index) {
   }
   const pointedStep = index === null ? null : shownCurves().columns.step[index];
   for (const list of all("[data-names]", section)) showNames(list, namedValues(list.dataset.names, pointedStep));
+}
+
+/**
+ * The last value of a figure, with its step if later ones did not measure it.
+ * @param {(number | null)[]} values
+ * @param {number} index of the last value; -1 if there is none
+ * @param {import("./charts.js").NumberFormat | undefined} format
+ */
+function lastText(values, index, format) {
+  const text = formatNumber(values[index], format);
+  return index < 0 || index === values.length - 1 ? text : `${text} (step ${state.whole.columns.step[index].toLocaleString("en")})`;
 }
 
 /**

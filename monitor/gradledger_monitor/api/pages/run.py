@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
@@ -151,7 +151,18 @@ def _sketches(
     marked = finding.first_step, finding.last_step
     lines = (evidence_svg.line_chart(f, steps, column, *marked) for f, steps, column in drawn)
     line = next((line for line in lines if line is not None), None)
-    return {"line": line, "pairs": _pairs(store, run, finding, windows)}
+    return {
+        "line": line,
+        "pairs": _pairs(store, run, finding, windows),
+        "layers": _layers(finding.evidence),
+    }
+
+
+def _layers(evidence: Mapping[str, Any]) -> evidence_svg.LayerChart | None:
+    """The gradients of the layers, of a finding that is about how they change with depth."""
+    if not {"gradients", "first", "last"} <= evidence.keys():
+        return None
+    return evidence_svg.layer_chart(evidence["gradients"], evidence["first"], evidence["last"])
 
 
 def _figures_of_objective(
