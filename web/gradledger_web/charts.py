@@ -161,7 +161,17 @@ RUN_CHARTS: tuple[Chart, ...] = (
         log_if_wide=True,
         reference=1,
         # unequal token weights leave the balance as it is
-        rules=("reduction.[!t]*", "scaler.step_bypassed", "loop.step_every_microbatch"),
+        rules=(
+            "reduction.balance_off",
+            "reduction.double_division",
+            "reduction.missing_division",
+            "reduction.partial_window",
+            "reduction.unnormalised_sum",
+            "reduction.world_size",
+            "reduction.wrong_denominator",
+            "scaler.step_bypassed",
+            "loop.step_every_microbatch",
+        ),
         always=True,
     ),
     Chart(

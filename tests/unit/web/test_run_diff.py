@@ -24,9 +24,9 @@ def run(**fields: Any) -> RunRow:
     return RunRow(**{**values, **known, "started": 0.0, "last_seen": 100.0, **fields})
 
 
-def medians(**values: float) -> run_diff.RunMedians:
+def medians(**values: float) -> run_diff.ComparedRun:
     """A run with these medians at its end."""
-    return run_diff.RunMedians(run(), EvaluationResult("balanced", [], [], {}), {}, values)
+    return run_diff.ComparedRun(run(), EvaluationResult("balanced", [], [], {}), {}, values)
 
 
 def test_a_smaller_misallocation_is_called_improved() -> None:
@@ -79,3 +79,14 @@ def test_a_run_that_stopped_sending_without_its_end_is_lost_and_has_no_rate() ->
     assert progress_of(planned, 2.0, 100.0 + SILENT_AFTER + 1).eta is None
     lost = progress_of(planned, 2.0, late)
     assert (lost.rate, lost.eta) == (None, None)
+
+
+def test_what_differs_in_the_environment_is_named() -> None:
+    balanced = EvaluationResult("balanced", [], [], {})
+    before, after = (
+        run_diff.ComparedRun(
+            run(environment={"torch": "2.13.0", "command": text}), balanced, {}, {}
+        )
+        for text in ("train.py", "train.py --fixed")
+    )
+    assert run_diff.changes([before, after]) == ["Different environment: command."]

@@ -39,7 +39,7 @@ _TOLERANCE = 0.02  # medians of two equal trainings differ by less
 
 
 @dataclass(frozen=True)
-class RunMedians:
+class ComparedRun:
     """One run: the medians of its figures over all steps, and their means over the last ones."""
 
     run: RunRow
@@ -64,7 +64,7 @@ class DiffRow:
     rule: bool = False  # the name is the id of a rule
 
 
-def measured_rows(runs: Sequence[RunMedians]) -> list[DiffRow]:
+def measured_rows(runs: Sequence[ComparedRun]) -> list[DiffRow]:
     """What was measured of the training loops: effective batch and learning rate first."""
     rows = [
         *_figure_rows(_BATCH_AND_RATE, [compared.medians for compared in runs]),
@@ -74,7 +74,7 @@ def measured_rows(runs: Sequence[RunMedians]) -> list[DiffRow]:
     return [row for row in rows if _is_measured(row)]
 
 
-def result_rows(runs: Sequence[RunMedians]) -> list[DiffRow]:
+def result_rows(runs: Sequence[ComparedRun]) -> list[DiffRow]:
     """Verdicts, steps, and the figures at the end of the runs."""
     rows = _figure_rows(_RESULTS, [compared.last_means for compared in runs])
     return [
@@ -84,7 +84,7 @@ def result_rows(runs: Sequence[RunMedians]) -> list[DiffRow]:
     ]
 
 
-def finding_rows(runs: Sequence[RunMedians]) -> list[DiffRow]:
+def finding_rows(runs: Sequence[ComparedRun]) -> list[DiffRow]:
     """The rules with findings, and the runs that have them."""
     rules = sorted({rule for compared in runs for rule in compared.root_rules})
     return [
@@ -98,12 +98,12 @@ def _finding_row(rule: str, texts: Sequence[str]) -> DiffRow:
     return replace(_row(rule, texts), change=change.get((texts[0], texts[-1]), ""), rule=True)
 
 
-def config_rows(runs: Sequence[RunMedians]) -> list[DiffRow]:
+def config_rows(runs: Sequence[ComparedRun]) -> list[DiffRow]:
     """The configurations that the scripts reported, differences first."""
     return _mapping_rows([compared.run.config for compared in runs])
 
 
-def environment_rows(runs: Sequence[RunMedians]) -> list[DiffRow]:
+def environment_rows(runs: Sequence[ComparedRun]) -> list[DiffRow]:
     """The environments of the runs, differences first."""
     return _mapping_rows([compared.run.environment for compared in runs])
 
@@ -156,7 +156,7 @@ def _is_measured(row: DiffRow) -> bool:
 # ---------------------------------------------------------------- changes as text
 
 
-def changes(runs: Sequence[RunMedians]) -> list[str]:
+def changes(runs: Sequence[ComparedRun]) -> list[str]:
     """The changes from the first run to each other: verdict, findings, batch, rate, config."""
     sentences: list[str] = []
     before = runs[0]
@@ -170,7 +170,7 @@ def _name(run: RunRow) -> str:
     return run.name if run.name == run.id else f"{run.name} ({run.id})"
 
 
-def _changes(before: RunMedians, after: RunMedians) -> list[str]:
+def _changes(before: ComparedRun, after: ComparedRun) -> list[str]:
     medians = (_median_change(key, name, before, after) for key, name in _BATCH_AND_RATE)
     measured = [
         *_verdict_change(before, after),
@@ -178,19 +178,22 @@ def _changes(before: RunMedians, after: RunMedians) -> list[str]:
         *_finding_changes(before, after),
         *(text for text in medians if text),
     ]
-    config = _config_changes(before.run.config, after.run.config)
+    old, new = before.run.environment, after.run.environment
+    other = [name for name in {**old, **new} if old.get(name) != new.get(name)]
+    environment = [f"Different environment: {', '.join(other)}"] if other else []
     # names in the configuration belong to the script: they get no capital letter
-    return [*map(formatting.sentence, measured), *config]
+    config = _config_changes(before.run.config, after.run.config)
+    return [*map(formatting.sentence, measured), *config, *environment]
 
 
-def _verdict_change(before: RunMedians, after: RunMedians) -> list[str]:
+def _verdict_change(before: ComparedRun, after: ComparedRun) -> list[str]:
     if before.evaluation.verdict == after.evaluation.verdict:
         return []
     old, new = VERDICTS[before.evaluation.verdict], VERDICTS[after.evaluation.verdict]
     return [f"the verdict changed from {old.lower()} to {new.lower()}"]
 
 
-def _result_changes(before: RunMedians, after: RunMedians) -> list[str]:
+def _result_changes(before: ComparedRun, after: ComparedRun) -> list[str]:
     """``improved: d 10.1% → 0%``: how far misallocation and balance are from what is right."""
     texts = []
     for key, symbol, right in (("misallocation", "d", 0.0), ("balance", "B", 1.0)):
@@ -203,7 +206,7 @@ def _result_changes(before: RunMedians, after: RunMedians) -> list[str]:
     return texts
 
 
-def _finding_changes(before: RunMedians, after: RunMedians) -> list[str]:
+def _finding_changes(before: ComparedRun, after: ComparedRun) -> list[str]:
     titles = {
         finding.rule: finding.title.rstrip(".")
         for compared in (before, after)
@@ -214,7 +217,7 @@ def _finding_changes(before: RunMedians, after: RunMedians) -> list[str]:
     return [f"new: {titles[rule]}" for rule in new] + [f"gone: {titles[rule]}" for rule in gone]
 
 
-def _median_change(key: str, name: str, before: RunMedians, after: RunMedians) -> str | None:
+def _median_change(key: str, name: str, before: ComparedRun, after: ComparedRun) -> str | None:
     old, new = before.medians.get(key), after.medians.get(key)
     if not old or not new or abs(new / old - 1) <= _TOLERANCE:
         return None

@@ -19,7 +19,7 @@ from gradledger_monitor.store.steps.curves import Curves, Span
 from gradledger_web import charts
 from gradledger_web.formatting import segment
 from gradledger_web.runs import diff as run_diff
-from gradledger_web.runs.diff import RunMedians
+from gradledger_web.runs.diff import ComparedRun
 
 router = APIRouter(include_in_schema=False)
 
@@ -53,12 +53,12 @@ def compare(store: StoreDep, run: Runs = None) -> HTMLResponse:
     )
 
 
-def _compared(store: Store, run: RunRow) -> RunMedians:
+def _compared(store: Store, run: RunRow) -> ComparedRun:
     whole = curves.curves(store, run.id, points=POINTS)
     last = queries.last_evaluated_steps(store, run.id).get(0, 0)
     end = curves.curves(store, run.id, Span(0, max(last - LAST_STEPS + 1, 0), None))
     evaluation = queries.evaluation(store, run.id)
-    return RunMedians(run, evaluation, _over(median, whole), _over(_mean, end))
+    return ComparedRun(run, evaluation, _over(median, whole), _over(_mean, end))
 
 
 def _mean(values: list[float]) -> float:
@@ -72,7 +72,7 @@ def _over(middle: Callable[[list[float]], float], curve: Curves) -> dict[str, fl
     return {name: middle(values) if values else None for name, values in measured.items()}
 
 
-def _tables(runs: list[RunMedians]) -> list[tuple[str, list[run_diff.DiffRow]]]:
+def _tables(runs: list[ComparedRun]) -> list[tuple[str, list[run_diff.DiffRow]]]:
     tables = [
         ("Training: medians of all steps", run_diff.measured_rows(runs)),
         (f"Results: means of the last {LAST_STEPS} steps", run_diff.result_rows(runs)),

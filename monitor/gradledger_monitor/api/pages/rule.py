@@ -31,6 +31,7 @@ class Piece(NamedTuple):
 
 
 MOST_RUNS = 100  # that a rule's page lists
+_SILENT = "**When it is silent**"
 
 
 @router.get("/rules")
@@ -57,11 +58,13 @@ def show_rule(state: StateDep, rule: RuleId) -> HTMLResponse:
         hint = f"There is no rule {rule}."
         return not_found("Rule not found", hint, "/rules", "All rules")
     parts = docs.page(definition).split("\n\n")[1:]
+    silent = parts.index(_SILENT)  # the fix stands before it, after what to do
     return page(
         "rule.html",
         rule=rule,
         headline=docs.headlines()[rule],
-        parts=[_part(part) for part in parts],
+        parts_before_fix=[_part(part) for part in parts[:silent]],
+        parts_after_fix=[_part(part) for part in parts[silent:]],
         kind=docs.KINDS[definition.kind],
         fix=docs.fix(definition),
         thresholds=definition.parameters(),
