@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import lru_cache
 
 from gradledger_monitor.model.findings import Outcome, Status, TreeNode, Verdict
 
@@ -32,10 +33,6 @@ class Question:
     # the rule without which nothing answers it; why it does not apply is a part of the answer
     needs: str | None = None
     besides: str = ""  # a further rule, whose finding belongs here, and which answers nothing else
-
-    def matches(self, rule: str) -> bool:
-        """Whether the rule answers this question."""
-        return any(fnmatchcase(rule, pattern) for pattern in self.rules)
 
 
 QUESTIONS: tuple[Question, ...] = (
@@ -89,6 +86,16 @@ QUESTIONS: tuple[Question, ...] = (
 )
 
 
+@lru_cache(maxsize=1024)
+def nodes_of(rule: str) -> Set[str]:
+    """The nodes of the questions that a rule answers. Asked for every rule at each result."""
+    return {
+        question.node
+        for question in QUESTIONS
+        if any(fnmatchcase(rule, pattern) for pattern in question.rules)
+    }
+
+
 def build_tree(coverage: Mapping[str, Outcome], required: Set[str]) -> list[TreeNode]:
     """Each question with its status; ``required`` are the rules that every run must measure."""
     return [_node(question, coverage, required) for question in QUESTIONS]
@@ -98,7 +105,8 @@ def _node(question: Question, coverage: Mapping[str, Outcome], required: Set[str
     outcomes = {
         rule: outcome
         for rule, outcome in coverage.items()
-        if question.matches(rule) or (rule == question.besides and outcome.status == "finding")
+        if question.node in nodes_of(rule)
+        or (rule == question.besides and outcome.status == "finding")
     }
     if question.needs is not None:
         required = required | {question.needs}

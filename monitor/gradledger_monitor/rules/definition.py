@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABCMeta
 from collections.abc import Mapping
+from functools import cache
 from types import MappingProxyType
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
@@ -95,6 +96,11 @@ class RuleDefinition(metaclass=RuleMeta):
         return ".".join(cls.__module__.split(".")[-2:])
 
     @classmethod
-    def parameters(cls) -> dict[str, Parameter[Any]]:
+    def parameters(cls) -> Mapping[str, Parameter[Any]]:
         """The rule's thresholds by name."""
-        return {name: p for name, p in vars(cls).items() if isinstance(p, Parameter)}
+        return _parameters_of(cls)
+
+
+@cache
+def _parameters_of(rule: type[RuleDefinition]) -> Mapping[str, Parameter[Any]]:
+    return {name: p for name, p in vars(rule).items() if isinstance(p, Parameter)}
