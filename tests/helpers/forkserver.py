@@ -6,11 +6,11 @@ workers: pytest's first process calls ``launch``, and a server imports its packa
 request. For each request it forks a supervisor, which forks the program, waits for it, and answers
 with its exit status.
 
-A program begins in the state of ``python PROGRAM`` right after its imports. It has its own
-environment, working directory, ``sys.argv``, ``sys.path``, streams and session, and imports the
-``sitecustomize`` of its ``PYTHONPATH``. At its end it waits for threads, calls ``atexit`` functions
-and flushes its streams; the modules are torn down only if ``teardown`` is set, because that copies
-torch's pages for 0.4 s.
+A program begins in the state of ``python PROGRAM`` right after its imports; a service has what it
+computes once for its pages. It has its own environment, working directory, ``sys.argv``,
+``sys.path``, streams and session, and imports the ``sitecustomize`` of its ``PYTHONPATH``. At its
+end it waits for threads, calls ``atexit`` functions and flushes its streams; the modules are torn
+down only if ``teardown`` is set, because that copies torch's pages for 0.4 s.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 SERVERS = {
-    "service": ("gradledger_monitor.cli", "gradledger_monitor.app"),
+    "service": ("gradledger_monitor.cli", "gradledger_monitor.app", "helpers.page_caches"),
     "training": ("torch", "torch._dynamo", "torch.distributed.fsdp", "gradledger.session"),
 }
 FOLDER = "GRADLEDGER_TEST_FORKSERVERS"  # the environment variable with the folder of the sockets
