@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 from sqlalchemy import delete, insert, select, update
@@ -35,9 +35,10 @@ def loss(number: int) -> float | None:
     return 99.0 if number == 10_346 else 3.0 if number % 3 else None
 
 
-@pytest.fixture
-def long_run(store: Store) -> Store:
-    """A long run, judged in parts."""
+@pytest.fixture(scope="module")
+def long_run(module_databases: Callable[..., str], migrated: str) -> Iterator[Store]:
+    """A long run, evaluated in parts; tests only read it."""
+    store = Store(module_databases(migrated))
     store_batch(store, decode.read(batch("long", [])), 1.0)
     common = {"run": 1, "optimizer": 0, "ranks": 1, "tokens": 10.0}
     rows = [
@@ -51,7 +52,8 @@ def long_run(store: Store) -> Store:
             curves.update_buckets(
                 connection, 1, [EvaluatedStep(0, n, float(n), 1, {}) for n in part]
             )
-    return store
+    yield store
+    store.close()
 
 
 def drawn(store: Store, span: Span = WHOLE, points: int = POINTS) -> curves.Curves:
