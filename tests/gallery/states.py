@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from sqlalchemy import insert, select, update
@@ -20,6 +21,7 @@ from gradledger_monitor.store.steps import curves
 from helpers import http
 from helpers.batches import batch, eventually, fair_step, step
 from helpers.patience import HANGS
+from helpers.receiver import Receiver, receiving
 from helpers.seeded import judged, seed
 from helpers.sending import new_store
 from helpers.service import Service, running_service
@@ -93,13 +95,23 @@ def _discuss(service: Service) -> None:
     text = "Every run since the new collator. The count that it returns is that of the last batch."
     http.post(url, json={"text": text, "by": "Ada"})
     http.post(url, json={"text": "", "by": "Ada", "assignee": "Ben"})
+    known = {"note": "The data of this run overflows.", "by": "Ben"}
+    address = f"{service.url}/runs/half/findings/scaler.skipped_steps/acknowledgement"
+    http.post(address, data=known, headers={"Origin": service.url})
+
+
+def _alerting(path: Path, receiver: Receiver) -> AbstractContextManager[Service]:
+    """A service that sends its findings, and one of whose channels is never reached."""
+    unreachable = {"name": "pager", "url": "http://127.0.0.1:9/hook"}
+    channels = json.dumps([receiver.channel("on-call"), unreachable])
+    return running_service(path, alert_channels=channels, alert_networks="127.0.0.0/8")
 
 
 @contextmanager
 def everything(folder: Path) -> Iterator[Service]:
     """A service with real trainings, an imported log, and runs that are long, wide or broken."""
     path = folder / "everything.db"
-    with running_service(path) as service:
+    with receiving(folder / "receiver") as receiver, _alerting(path, receiver) as service:
         for name, command in TRAININGS.items():
             train(service, name, command)
         run_command(["import", LOG, "--db", f"sqlite:///{path}"], check=True)
