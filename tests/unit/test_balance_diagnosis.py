@@ -512,6 +512,10 @@ def test_a_mean_of_as_many_rows_as_micro_batches_is_no_sum_divided_by_these() ->
     assert pattern_and_ratio(facts(record(rows)), past) == ("missing", 4.0)
     divided = [dataclasses.replace(each, undivided=False) for each in rows]
     assert pattern_and_ratio(facts(record(divided)), past) == ("sum", 1.0)
+    # the lengths of sequences divide them below the mean, which no number does
+    for divisor, named in ((0.0, ("missing", 4.0)), (4.0, ("sum", 1.0))):
+        by_length = [dataclasses.replace(each, divisors=[divisor, 0.0]) for each in divided]
+        assert pattern_and_ratio(facts(record(by_length)), past) == named
 
 
 @pytest.mark.parametrize(("share", "pattern"), [(1.0, "padding"), (2.0, "pending")])

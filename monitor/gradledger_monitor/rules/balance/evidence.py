@@ -200,9 +200,13 @@ def is_reduced_by_mean(objective: Objective) -> bool:
 
 
 def _is_reduced_by_mean(term: WeightedTerm) -> bool:
-    """Whether each token weighs less than 1, and nothing that the loop did divides it."""
+    """Whether each token weighs less than 1, and no number that the loop wrote divides it.
+
+    What divides single elements, as the lengths of the sequences of a policy loss, is not read.
+    """
     loss = term.loss_term
-    if loss.reduction != "none" or not loss.undivided or loss.coefficient is not None:
+    divided = not loss.undivided and any(number(d) != 0 for d in loss.divisors or [1.0])
+    if loss.reduction != "none" or divided or loss.coefficient is not None:
         return False
     return term.weight < min(1.0, term.factor) * (1 - WEIGHT)
 
