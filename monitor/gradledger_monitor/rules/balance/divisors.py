@@ -130,12 +130,12 @@ def _is_divided_by_its_count_alone(term: WeightedTerm, k: int) -> bool:
     return len(divisors) == 1 and divisors[0] in counts
 
 
-def are_shares(objectives: Sequence[Objective]) -> bool:
+def are_shares(objectives: Sequence[Objective], k: int) -> bool:
     """Whether the outermost constants of several losses add up to 1, as ``a`` and ``1 - a`` do.
 
-    They then contain no 1/K. Equal ones may be one factor of their sum, which may be 1/K.
+    They then contain no 1/K. Equal ones of K losses may be one factor of their sum, which is 1/K.
     """
     firsts = [objective.terms[0].loss_term for objective in objectives if not objective.is_penalty]
     outer = [abs(number(t.outer_coefficient or t.coefficient) or 1.0) for t in firsts]
-    differ = len(outer) > 1 and not Near(max(outer), SINGLE)(min(outer))
-    return differ and Near(math.fsum(outer), SINGLE)(1.0)
+    may_be_k = len(outer) in (1, k) and Near(max(outer), SINGLE)(min(outer))
+    return not may_be_k and Near(math.fsum(outer), SINGLE)(1.0)

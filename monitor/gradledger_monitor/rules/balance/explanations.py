@@ -349,7 +349,7 @@ def _by_number_and_coefficient(
     evidence = f"{significant(constant)} is the constant that the loss is multiplied by"
     alone = is_undivided_alone(objective, with_coefficient=True)
     undivided = constant < 1 and is_undivided_coefficient(coefficient, k) and alone
-    shares = are_shares(losses) and weighs_its_constant(facts, objective)
+    shares = are_shares(losses, k) and weighs_its_constant(facts, objective)
     # a factor of the ranks, which undoes an average over them, contains no 1/K; Accelerate may
     # divide by 1 besides
     ranks = facts.run.world_size

@@ -170,7 +170,7 @@ def lacks_the_division_of(facts: StepFacts, objective: Objective, right: Objecti
     if not all(k in _divisors(term) for term in right.terms):
         return False
     above = outer >= 1 and not _may_be_share(outer, k)
-    shares = are_shares([objective, right])
+    shares = are_shares([objective, right], k)
     return above or shares or is_undivided_coefficient(outer, k, beside=True)
 
 
