@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gradledger_monitor.rules.batch.changed_without_lr import ChangedWithoutLr
 from gradledger_monitor.rules.clip.always_engaged import AlwaysEngaged
+from gradledger_monitor.rules.clip.before_division import BeforeDivision
 from gradledger_monitor.rules.clip.local_norm import LocalNorm
 from gradledger_monitor.rules.data.same_order_each_epoch import SameOrderEachEpoch
 from gradledger_monitor.rules.ddp.duplicate_data import DuplicateData
@@ -134,6 +135,7 @@ RULES: tuple[type[Rule], ...] = (
     VanishingByDepth,
     DeadLayer,
     GradientEnds,
+    BeforeDivision,
     LocalNorm,
     AlwaysEngaged,
 )
