@@ -586,3 +586,13 @@ def test_skipped_steps_are_told_apart_by_their_losses() -> None:
         "which no loss scale changes: look at the loss and its data. 1 skipped step at the start, "
         "which calibrated the scale, is not counted."
     )
+
+
+@pytest.mark.parametrize(("events", "is_bypassed"), [((), True), ((STEP,), False)])
+def test_a_non_finite_gradient_that_a_bypassed_scaler_unscaled_names_the_scaler(
+    events: tuple[Event, ...], is_bypassed: bool
+) -> None:
+    window = scaled(1, Event("unscale", 2), *events, norm=math.inf)
+    (finding,) = (f for f in judged([facts(window)]).findings if f.rule == "norm.nonfinite")
+    named = "but not GradScaler.step, which would have skipped the step" in finding.summary
+    assert (named, "scaler.step(optimizer)" in finding.fix) == (is_bypassed, is_bypassed)

@@ -14,6 +14,15 @@ from gradledger_monitor.rules.state import declare
 
 FIX = """\
 norm = torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm, error_if_nonfinite=True)"""
+FIX_OF_SCALER = """\
+scaler.unscale_(optimizer)
+scaler.step(optimizer)      # not optimizer.step(): it skips steps with non-finite gradients
+scaler.update()"""
+
+BYPASSED = (
+    " The loop called GradScaler.unscale_, which found it, but not GradScaler.step, which would "
+    "have skipped the step."
+)
 
 
 class Nonfinite(Rule):
@@ -32,7 +41,7 @@ class Nonfinite(Rule):
 
     Restore the last checkpoint before this step. Look for an empty mask, a logarithm of zero,
     or a division by a count of zero. Guard the step with the norm that ``clip_grad_norm_``
-    returns.
+    returns. After ``GradScaler.unscale_``, step with ``scaler.step(optimizer)``.
 
     **When it is silent**
 
@@ -75,12 +84,14 @@ class Nonfinite(Rule):
         if not self._onset.step:
             self._onset.note(window)
         text = "NaN" if math.isnan(norm) else str(norm)
+        calls = window.facts.own_calls
+        by_optimizer = bool(calls("unscale")) and not calls("scaler_step")
         return finding(
             "error",
             "A non-finite gradient is applied",
             f"The gradient norm is {text} at step {window.facts.step:,}, and the step was not "
-            f"skipped.{self._onset.text}",
-            FIX,
+            f"skipped.{BYPASSED if by_optimizer else ''}{self._onset.text}",
+            FIX_OF_SCALER if by_optimizer else FIX,
             norm=str(norm),
             parameters=record.nonfinite,
             **self._onset.evidence,
