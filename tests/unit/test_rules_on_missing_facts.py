@@ -69,3 +69,14 @@ def test_the_answer_says_that_values_were_changed_after_the_reduction_was_judged
     node = next(n for n in judged([facts(clipped)]).tree if n.node == "reduction")
     assert node.status == "ok"
     assert node.reason.count("what changes the gradients after them is not judged") == 1
+
+
+@pytest.mark.parametrize(("share", "status"), [(1 / 2, "ok"), (2.0, "not_measured")])
+def test_losses_that_are_fair_together_are_judged_before_values_are_changed(
+    share: float, status: str
+) -> None:
+    """Clipped by parameter: the mean of two heads, divided by K; and the sum, which is not."""
+    heads = [[term(50, share / 200, head=head) for head in (1, 2)] for _ in range(4)]
+    clipped = record(heads, post_factor=None, changed=True)
+    node = next(n for n in judged([facts(clipped)]).tree if n.node == "reduction")
+    assert node.status == status

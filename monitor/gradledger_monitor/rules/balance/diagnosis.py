@@ -32,7 +32,7 @@ from collections.abc import Sequence
 from gradledger_monitor.ingest.schema import StepRecord
 from gradledger_monitor.model.batch_size import samples_of
 from gradledger_monitor.model.losses.names import have_separate_calls, micro_batches_of
-from gradledger_monitor.model.objectives import Objective
+from gradledger_monitor.model.objectives import Objective, fair_together
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.balance.beside import smooths_ignored
 from gradledger_monitor.rules.balance.episodes import may_be_of_episodes
@@ -279,12 +279,22 @@ def _has_a_loader_for_each_loss(record: StepRecord) -> bool:
 def _without_factor(facts: StepFacts, reason: str) -> Diagnosis:
     """The loop may have changed single values after backward: clipping by value, decay, noise.
 
-    If every objective was fair before, the reduction is. What the change itself does is not judged.
+    If every objective was fair before, or several are together, as their mean is, the reduction is.
+    What the change itself does is not judged.
     """
     objectives = facts.objectives if facts.changed_after_backward else []
-    if objectives and all(is_fair(facts, objective) for objective in objectives):
+    rest = [objective for objective in objectives if not is_fair(facts, objective)]
+    if objectives and (not rest or _are_fair_together(facts, rest)):
         return Diagnosis("fair", objective=facts.objective)
     return Diagnosis("unmeasured", reason)
+
+
+def _are_fair_together(facts: StepFacts, objectives: list[Objective]) -> bool:
+    if any(o.is_penalty or o.weighted_inside for o in objectives):
+        return False
+    together = fair_together(objectives, facts.tolerance, facts.run.declared_scale or 1.0)
+    whole = sum(len(objective.terms) for objective in objectives)
+    return together is not None and len(together.terms) == whole and is_fair(facts, together)
 
 
 def _of_main(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> Diagnosis:
