@@ -288,3 +288,22 @@ def test_a_balance_that_is_off_does_not_make_weights_equal() -> None:
     (found,) = objective_verdicts(last)
     assert found.misallocation and found.status == "not_measured"
     assert "not the count of the elements" in found.text
+
+
+@pytest.mark.parametrize(
+    ("divisors", "text"),
+    [
+        ([40.0], "equal weights; its divisor counts the elements of the first cross entropy"),
+        ([2.0, 20.0], "equal weights"),
+    ],
+)
+def test_a_loss_that_the_count_of_another_one_divides_states_which(
+    divisors: list[float], text: str
+) -> None:
+    """The second of two masked losses, divided by the sum of the first one's mask."""
+    second: dict[str, Any] = {"coefficient": 0.5, "head": 2, "divisors": divisors}
+    both = [
+        [term(n, 1 / 40, "none", head=1), term(m, 0.5 / 40, "none", **second)]
+        for n, m in ((10, 4), (30, 6))
+    ]
+    assert [v.text for v in verdicts(*both).values()] == ["balanced", text]

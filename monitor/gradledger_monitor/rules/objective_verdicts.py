@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gradledger_monitor.model.findings import Outcome, Status
+from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.model.readings import Reading
 from gradledger_monitor.model.step_facts import StepFacts
@@ -195,4 +196,22 @@ def _equal(facts: StepFacts, objective: Objective) -> str:
     coefficient, balance = objective.coefficient, objective.ledger.balance
     if coefficient and Near(balance, facts.tolerance)(abs(coefficient)):
         return "equal weights; B is its coefficient"
+    other = _divided_by_the_count_of(facts, objective)
+    if other is not None:
+        name, of_other = objective_name(other, facts.objectives), f"{element_name(other)}s"
+        return f"equal weights; its divisor counts the {of_other} of the {name}"
     return "equal weights"
+
+
+def _divided_by_the_count_of(facts: StepFacts, objective: Objective) -> Objective | None:
+    """Another objective whose number of tokens divides each term of this one, as two masks show.
+
+    A loss on a part of the tokens may be divided by all of them on purpose.
+    """
+    divisors = [set(map(number, term.loss_term.divisors)) for term in objective.terms]
+    own = objective.ledger.tokens
+    for other in facts.objectives:
+        count = other.ledger.tokens
+        if count != own and count > 1 and all(count in of_term for of_term in divisors):
+            return other
+    return None
