@@ -307,3 +307,20 @@ def test_a_loss_that_the_count_of_another_one_divides_states_which(
         for n, m in ((10, 4), (30, 6))
     ]
     assert [v.text for v in verdicts(*both).values()] == ["balanced", text]
+
+
+@pytest.mark.parametrize(
+    ("divisors", "text"),
+    [
+        ([2.0], "equal weights; its constant is 1/K, or a weight that K does not divide"),
+        ([], "balanced"),  # of the main loss: K = 2 is in its constant, too
+    ],
+)
+def test_a_constant_of_one_over_k_beside_a_written_division_may_be_a_weight(
+    divisors: list[float], text: str
+) -> None:
+    """As the commitment loss of a VQ-VAE, if K = 4: its weight is 0.25."""
+    main = term(10, 1 / 20, divisors=divisors)
+    beside = term(8, 1 / 16, undivided=True, coefficient=0.5, head=2)
+    *_, further = verdicts([main, beside], [main, beside]).values()
+    assert (further.status, further.text) == ("ok", text)

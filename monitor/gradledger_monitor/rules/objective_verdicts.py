@@ -13,6 +13,7 @@ from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.token_ledger import Ledger, total
 from gradledger_monitor.rules.balance.diagnosis import why_undecided
 from gradledger_monitor.rules.balance.evidence import Near
+from gradledger_monitor.rules.balance.further import may_weigh_one_over_k
 from gradledger_monitor.rules.balance.patterns import NOT_MEASURED, Diagnosis, Pattern
 from gradledger_monitor.rules.objective_names import element_name, objective_name
 from gradledger_monitor.rules.reduction.token_weights_unequal import TokenWeightsUnequal
@@ -194,6 +195,8 @@ def _excuse(facts: StepFacts, objective: Objective, objectives: list[Objective])
 
 def _equal(facts: StepFacts, objective: Objective) -> str:
     coefficient, balance = objective.coefficient, objective.ledger.balance
+    if may_weigh_one_over_k(facts, objective):
+        return "equal weights; its constant is 1/K, or a weight that K does not divide"
     if coefficient and Near(balance, facts.tolerance)(abs(coefficient)):
         return "equal weights; B is its coefficient"
     other = _divided_by_the_count_of(facts, objective)

@@ -60,6 +60,7 @@ from gradledger_monitor.rules.balance.further import (
     is_undivided_mean,
     lacks_the_division_of,
     lacks_the_same_division,
+    may_weigh_one_over_k,
     shape,
     window_of_the_same_weight,
 )
@@ -415,8 +416,10 @@ def _of_further(
     undivided = main.pattern == "missing"
     lacks = undivided and lacks_the_same_division(facts, objective)
     if is_fair(facts, objective) and not lacks:
-        # beside a loss that is not divided, a constant of 1/K may be the division, or a weight
+        # a constant of 1/K may be the division, or a weight: beside a loss that is not divided, and
+        # beside one that is divided in another way
         in_doubt = undivided and objective.coefficient is not None
+        in_doubt = in_doubt or may_weigh_one_over_k(facts, objective)
         return Diagnosis("coefficient" if in_doubt else "fair", objective=objective)
     if (inside := divided_inside(facts, objective, past)) is not None:
         return inside

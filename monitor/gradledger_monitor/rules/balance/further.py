@@ -174,6 +174,15 @@ def lacks_the_division_of(facts: StepFacts, objective: Objective, right: Objecti
     return above or shares or is_undivided_coefficient(outer, k, beside=True)
 
 
+def may_weigh_one_over_k(facts: StepFacts, objective: Objective) -> bool:
+    """Whether 1/K multiplies a loss that nothing divides, and a division by K the main one."""
+    k, main = facts.micro_batches_of(objective), facts.objectives[0]
+    if k == 1 or main is objective or not objective.is_undivided:
+        return False
+    one_over_k = Near(abs(_outer_constant(objective) or 0.0) * k, WEIGHT)(1.0)
+    return one_over_k and all(k in _divisors(term) for term in main.terms)
+
+
 def _contains_no_k(objective: Objective, k: int) -> bool:
     """Whether a loss has no constant in front of it, and is divided by other numbers than K."""
     terms = [] if objective.is_penalty else objective.terms
