@@ -82,3 +82,12 @@ def test_several_clips_are_left_alone() -> None:
     twice = clipped(4)
     twice.events.append(Event("clip_norm", 4, limit=1.0, norm=1.0, factor=1.0))
     assert finding_in(twice) is None
+
+
+def test_the_scale_of_a_grad_scaler_is_no_count() -> None:
+    """As many tokens as the scale: the clip comes before ``unscale_``, which has its own rule."""
+    window = clipped(40)
+    assert finding_in(window) is not None
+    for micro_batch in window.micro_batches:
+        micro_batch.scale = 40.0
+    assert finding_in(window) is None

@@ -109,6 +109,8 @@ def _division_after(clip: Event, facts: StepFacts) -> _Division | None:
     if not before or not whole or not math.isfinite(before):
         return None
     near, k = Near(before / whole, facts.tolerance), facts.micro_batches
+    if near(facts.scale or 0.0):
+        return None  # that of the GradScaler, which unscales after the clip
     if k > 1 and near(k):
         return _Division(k, f"K = {k}")
     tokens, objective = 0 if facts.ledger is None else round(facts.ledger.tokens), facts.objective
