@@ -43,9 +43,9 @@ class BeforeDivision(Rule):
 
     **When it is silent**
 
-    The clip leaves the gradients unchanged; the limit may be multiplied by that number, as well, as
-    4 with K = 4; the gradients are divided by another number, or not by
-    one factor; a window has several clips; a loop combines the gradients of ranks itself.
+    The clip leaves the gradients unchanged; the limit may contain that number, as 4 with K = 4; the
+    gradients are divided by another number, or not by one factor; a window has several clips; a
+    loop combines the gradients of ranks itself.
 
     **Incidents**
 

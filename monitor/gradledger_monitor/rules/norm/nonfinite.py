@@ -20,8 +20,8 @@ scaler.step(optimizer)      # not optimizer.step(): it skips steps with non-fini
 scaler.update()"""
 
 BYPASSED = (
-    " The loop called GradScaler.unscale_, which found it, but not GradScaler.step, which would "
-    "have skipped the step."
+    " The loop called GradScaler.unscale_, but not GradScaler.step, which skips a step whose "
+    "gradients were not finite when they were unscaled."
 )
 
 
