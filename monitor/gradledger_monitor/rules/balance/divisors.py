@@ -130,12 +130,17 @@ def _is_divided_by_its_count_alone(term: WeightedTerm, k: int) -> bool:
     return len(divisors) == 1 and divisors[0] in counts
 
 
+def outer_constant(objective: Objective) -> float | None:
+    """The outermost constant in front of the loss of the first micro-batch."""
+    first = objective.terms[0].loss_term
+    return number(first.outer_coefficient) or number(first.coefficient)
+
+
 def are_shares(objectives: Sequence[Objective], k: int) -> bool:
     """Whether the outermost constants of several losses add up to 1, as ``a`` and ``1 - a`` do.
 
     They then contain no 1/K. Equal ones of K losses may be one factor of their sum, which is 1/K.
     """
-    firsts = [objective.terms[0].loss_term for objective in objectives if not objective.is_penalty]
-    outer = [abs(number(t.outer_coefficient or t.coefficient) or 1.0) for t in firsts]
+    outer = [abs(outer_constant(o) or 1.0) for o in objectives if not o.is_penalty]
     may_be_k = len(outer) in (1, k) and Near(max(outer), SINGLE)(min(outer))
     return not may_be_k and Near(math.fsum(outer), SINGLE)(1.0)

@@ -18,6 +18,7 @@ from gradledger_monitor.rules.balance.divisors import (
     are_shares,
     divisors_of_micro_batches,
     is_mean_over_all_alone,
+    outer_constant,
     weighs_its_constant,
 )
 from gradledger_monitor.rules.balance.evidence import (
@@ -87,7 +88,7 @@ def is_undivided(facts: StepFacts, objective: Objective) -> bool:
     coefficients = {number(term.loss_term.coefficient) for term in terms}
     if k == 1 or not has_one_term_in_each(objective, k) or len(coefficients) != 1:
         return False
-    coefficient, outer = coefficients.pop(), _outer_constant(objective)
+    coefficient, outer = coefficients.pop(), outer_constant(objective)
     if _is_plain_mean(facts, objective):
         return True
     if _has_divisors_without_k(facts, objective, k):
@@ -121,10 +122,10 @@ def is_undivided_mean(facts: StepFacts, objective: Objective) -> bool:
     is_k = Near(objective.ledger.balance, facts.tolerance)(k * intended)
     if k == 1 or objective.is_penalty or not plain or not is_k:
         return False
-    outer = _outer_constant(objective)
+    outer = outer_constant(objective)
     if constant * parts == 1.0 or constant != abs(outer or 1.0):
         return constant * parts == 1.0
-    others = [_outer_constant(o) for o in facts.objectives if o is not objective]
+    others = [outer_constant(o) for o in facts.objectives if o is not objective]
     beside = any(is_undivided_coefficient(each, k) for each in others if each not in (None, outer))
     if constant < 1 and is_undivided_coefficient(outer, k):
         return True
@@ -139,7 +140,7 @@ def lacks_the_same_division(facts: StepFacts, objective: Objective) -> bool:
     An outermost constant of 1/K may be that division.
     """
     k, constant = facts.micro_batches_of(objective), objective.coefficient
-    if Near(abs(_outer_constant(objective) or 0.0) * k, WEIGHT)(1.0):
+    if Near(abs(outer_constant(objective) or 0.0) * k, WEIGHT)(1.0):
         return False
     balance = objective.ledger.balance / (facts.run.declared_scale or 1.0)
     is_k = Near(balance / abs(constant or 1.0), facts.tolerance)(k) and not objective.is_penalty
@@ -164,7 +165,7 @@ def lacks_the_division_of(facts: StepFacts, objective: Objective, right: Objecti
     Its outermost constant looks as if it contained no 1/K; or it is above 1 and may be any number,
     such as the square of a temperature; or the two are shares of one loss.
     """
-    k, outer = facts.micro_batches_of(objective), abs(_outer_constant(objective) or 1.0)
+    k, outer = facts.micro_batches_of(objective), abs(outer_constant(objective) or 1.0)
     if k == 1 or not weighs_its_constant(facts, objective):
         return False
     if not all(k in _divisors(term) for term in right.terms):
@@ -179,7 +180,7 @@ def may_weigh_one_over_k(facts: StepFacts, objective: Objective) -> bool:
     k, main = facts.micro_batches_of(objective), facts.objectives[0]
     if k == 1 or main is objective or not objective.is_undivided:
         return False
-    one_over_k = Near(abs(_outer_constant(objective) or 0.0) * k, WEIGHT)(1.0)
+    one_over_k = Near(abs(outer_constant(objective) or 0.0) * k, WEIGHT)(1.0)
     return one_over_k and all(k in _divisors(term) for term in main.terms)
 
 
@@ -263,7 +264,7 @@ def window_of_the_same_weight(
     proportional to K. If its constant looks like one that contains 1/K, that of the usual window
     may be meant.
     """
-    k, outer = facts.micro_batches, _outer_constant(objective)
+    k, outer = facts.micro_batches, outer_constant(objective)
     if not objective.is_undivided:
         return None
     lengths = [c.micro_batches for c in windows_of_the_same_weight(facts, objective, past)]
@@ -295,12 +296,6 @@ def _may_be_share(constant: float | None, k: int) -> bool:
     return constant is not None and not is_round(constant) and is_round(constant * k)
 
 
-def _outer_constant(objective: Objective) -> float | None:
-    """The outermost constant in front of the loss of the first micro-batch."""
-    first = objective.terms[0].loss_term
-    return number(first.outer_coefficient) or number(first.coefficient)
-
-
 def _constant_that_it_weighs(facts: StepFacts, objective: Objective, k: int) -> float | None:
     """The constant in front of the loss, or 1, if that is the weight of each micro-batch.
 
@@ -308,7 +303,7 @@ def _constant_that_it_weighs(facts: StepFacts, objective: Objective, k: int) -> 
     if each element of the loss is a sum of K, such as a divergence over as many latent dimensions,
     or if another constant in front of it is K, such as the number of experts of a router loss.
     """
-    outer = _outer_constant(objective) or 1.0
+    outer = outer_constant(objective) or 1.0
     inner = abs((objective.coefficient or outer) / outer)
     cancels = Near(inner, WEIGHT)(k) or any(_may_cancel(term, k) for term in objective.terms)
     if not objective.is_undivided and cancels:
