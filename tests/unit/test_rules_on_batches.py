@@ -61,6 +61,17 @@ def test_a_learning_rate_that_stays_has_the_exponent_zero() -> None:
         assert finding is not None and "a scaling exponent of 0 (" in finding.summary
 
 
+def test_without_a_learning_rate_a_batch_that_stays_is_ok_and_one_that_changes_unknown() -> None:
+    for later in (2, 4):
+        steps = [
+            facts(record([term(64, 1 / (64 * k))] * k, step, lr=None))
+            for step, k in enumerate([*[2] * 6, *[later] * 3], 1)
+        ]
+        evaluation = judged(steps)
+        assert evaluation.coverage["batch.changed_without_lr"] == "ok"
+        assert not evaluation.findings
+
+
 def test_where_samples_are_known_they_are_what_is_reported() -> None:
     finding = finding_of(*[(2, 64, 0.1)] * 6, *[(2, 128, 0.1)] * 3, loss=sequences)
     assert finding is not None

@@ -200,10 +200,10 @@ class ChangedWithoutLr(Rule):
             return not_applicable("the loop updates its parameters itself: no optimizer has a rate")
         if any(record.join is not None for record in facts.records.values()):
             return not_applicable("in a Join context, ranks run out of data")
-        if rate is None or not facts.applied:
-            return not_measured("no learning rate or no micro-batches")
+        if not facts.applied:
+            return not_measured("no micro-batches")
         self._ramp.see(facts.micro_batches, self.windows)
-        now = _Batch.of(facts, rate)
+        now = _Batch.of(facts, rate or 0.0)
         before = self._settled or now
         self._sizes.append(now.size)
         if not now.differs(before, self.factor):
@@ -215,8 +215,11 @@ class ChangedWithoutLr(Rule):
         earlier = list(self._sizes)[: -len(self._new)]
         steps = [batch.step for batch in self._new]
         self._settled, self._new = now, []
-        moved = abs(_ratio(rate, before.rate) - 1) > self.lr
-        if moved or self._ramp.has_grown or not _was_fixed(earlier, self.before):
+        if self._ramp.has_grown or not _was_fixed(earlier, self.before):
+            return OK
+        if rate is None:
+            return not_measured("the batch changes, and the learning rate is not known")
+        if abs(_ratio(rate, before.rate) - 1) > self.lr:
             return OK
         return about_steps(_report(before, now), steps)
 
