@@ -46,7 +46,7 @@ from gradledger.capture.isolation import capturing, isolated, never_compile, ski
 from gradledger.capture.open_parts import GONE, OpenUpdate
 from gradledger.capture.open_records import OpenMicroBatch, OpenStep
 from gradledger.capture.optimizer_rounds import OptimizerRounds, SkippedRounds
-from gradledger.capture.step_hooks import StepHooks
+from gradledger.capture.step_hooks import Hooks, StepHooks
 from gradledger.capture.step_sampling import StepSampler
 from gradledger.capture.updates_by_hand import UpdatesByHand
 from gradledger.capture.windows import OpenWindows, OptimizerWindow
@@ -120,7 +120,7 @@ class Recorder:
         self.grad_calls = GradCalls(self._backwards, self.updates_by_hand, self._notify)
         self._patches: list[Patch] = []
         before, after = self._step_hook(self._before_step), self._step_hook(self._after_step)
-        self._step_hooks = StepHooks(self._wrap_init, before, after)
+        self._step_hooks = StepHooks(Hooks(self._optimizer_created, before, after))
         self._stepping: dict[int, OpenStep] = {}  # by optimizer, between its two step hooks
         # After a fault of the recorder itself no record is reliable: it removes all hooks.
         self._backward_guard = guard.fail_open("the backward hook", self._fail)
@@ -317,15 +317,17 @@ class Recorder:
 
     # ------------------------------------------------------------------ step: the window closes
 
-    def _wrap_init(self, original: Any) -> Any:
-        def __init__(optimizer: Any, /, *args: Any, **kwargs: Any) -> None:
-            original(optimizer, *args, **kwargs)
-            self._run_guarded(self._step_guard, self._add_optimizer, optimizer)
+    def _optimizer_created(self, optimizer: Any, name: str, late: bool = False) -> None:
+        self._run_guarded(self._step_guard, self._add_optimizer, optimizer, name, late)
 
-        return __init__
+    def _add_optimizer(self, optimizer: Any, name: str | None = None, late: bool = False) -> None:
+        """``late``: it may be created between a backward and its step, and then misses the first.
 
-    def _add_optimizer(self, optimizer: Any) -> None:
-        self.windows.window_of(optimizer)
+        ``name``: that of its class, if another object stands for it.
+        """
+        window = self.windows.window_of(optimizer)
+        window.name = name or window.name
+        window.partial = late and bool(self.backwards)
         self._notify("optimizer_created")
 
     def _step_hook(self, body: Callable[..., None]) -> Callable[..., None]:

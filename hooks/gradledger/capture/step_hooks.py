@@ -1,17 +1,25 @@
 """Hooks in the steps of all optimizers: those of PyTorch, and of other libraries.
 
-An optimizer of another library may be no ``torch.optim.Optimizer``, but apply the gradients in
-``.grad`` and list ``param_groups``, as fastai's does. PyTorch's hooks do not run in its steps, so
-that the class itself is patched, once the script has imported it.
+An optimizer of another library may be no ``torch.optim.Optimizer``, so that PyTorch's hooks do not
+run in its steps. Its class itself is patched, once the script has imported it:
+
+- fastai's applies the gradients in ``.grad``, and lists ``param_groups``. Its ``SGD``, ``Adam`` and
+  so on are functions that return an ``Optimizer``: users know it by the name of the function.
+- Keras' gets gradients as arguments, and may accumulate them in its own buffers: ``apply`` updates
+  the parameters in every K-th call, with the mean of the gradients of K calls. A ``KerasOptimizer``
+  stands for it, and the observers read in ``.grad`` what it applies.
 """
 
 from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
-from typing import Any
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
+import torch
 from torch.optim import Optimizer
 from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
@@ -20,34 +28,43 @@ from torch.optim.optimizer import (
 
 from gradledger import guard
 from gradledger.autostart.path.gradledger_autostart import ImportHook
-from gradledger.capture.isolation import isolated
+from gradledger.capture.isolation import capturing, isolated
 from gradledger.observers.base import Patch
 
-CLASSES = {"fastai.optimizer": "Optimizer"}  # by module; read in fastai 2.8
+FASTAI = "fastai.optimizer"  # read in fastai 2.8
+KERAS = "keras.src.optimizers.base_optimizer"  # read in Keras 3.15
 
-StepHook = Callable[[Any, tuple[Any, ...], dict[str, Any]], None]
+
+class Hooks(NamedTuple):
+    """What the recorder does around each step, and with a new optimizer."""
+
+    add: Callable[..., None]  # (optimizer, name of its class)
+    before: Callable[[Any, tuple[Any, ...], dict[str, Any]], None]
+    after: Callable[[Any, tuple[Any, ...], dict[str, Any]], None]
 
 
 class StepHooks:
-    """Calls ``before`` and ``after`` around each step, and wraps ``__init__``."""
+    """Calls ``before`` and ``after`` around each step, and ``add`` after each ``__init__``."""
 
-    def __init__(self, wrap_init: Callable[[Any], Any], before: StepHook, after: StepHook) -> None:
-        self._wrap_init, self._before, self._after = wrap_init, before, after
+    def __init__(self, hooks: Hooks) -> None:
+        self._hooks = hooks
         self._guard = guard.fail_open("the hooks of another library's optimizer")
         self._handles: list[Any] = []
         self._import_hooks: list[ImportHook] = []
         self._patches: list[Patch] = []
+        self._libraries = {FASTAI: self._patch_fastai, KERAS: self._patch_keras}
 
     def install(self) -> None:
         """Hook the optimizers of PyTorch, and others now or when their module is imported."""
         self._patches.append(Patch(Optimizer, "__init__", self._wrap_init))
-        self._handles.append(register_optimizer_step_pre_hook(self._before))
-        self._handles.append(register_optimizer_step_post_hook(self._after))
-        for module in CLASSES:
+        self._handles.append(register_optimizer_step_pre_hook(self._hooks.before))
+        self._handles.append(register_optimizer_step_post_hook(self._hooks.after))
+        for module, patch in self._libraries.items():
+            patch_module = functools.partial(self._patch, module, patch)
             if module in sys.modules:
-                self._patch(module)
+                patch_module()
             else:
-                import_hook = ImportHook(module, functools.partial(self._patch, module))
+                import_hook = ImportHook(module, patch_module)
                 import_hook.install()
                 self._import_hooks.append(import_hook)
 
@@ -60,17 +77,162 @@ class StepHooks:
         while self._patches:
             self._patches.pop().undo()
 
-    def _patch(self, module: str) -> None:
+    def _patch(self, module: str, patch: Callable[[Any], None]) -> None:
         with isolated(), self._guard:
-            owner = getattr(sys.modules[module], CLASSES[module])
-            self._patches.append(Patch(owner, "__init__", self._wrap_init))
-            self._patches.append(Patch(owner, "step", self._wrap_step))
+            patch(sys.modules[module])
+
+    def _wrap_init(self, original: Any) -> Any:
+        def __init__(optimizer: Any, /, *args: Any, **kwargs: Any) -> None:
+            original(optimizer, *args, **kwargs)
+            self._hooks.add(optimizer, type(optimizer).__name__)
+
+        return __init__
+
+    # ------------------------------------------------------------------ fastai
+
+    def _patch_fastai(self, module: Any) -> None:
+        wrap_init = functools.partial(self._wrap_init_of_fastai, module.Optimizer)
+        self._patches.append(Patch(module.Optimizer, "__init__", wrap_init))
+        self._patches.append(Patch(module.Optimizer, "step", self._wrap_step))
+
+    def _wrap_init_of_fastai(self, base: type, original: Any) -> Any:
+        def __init__(optimizer: Any, /, *args: Any, **kwargs: Any) -> None:
+            original(optimizer, *args, **kwargs)
+            kind = type(optimizer)
+            function = _calling_function(FASTAI) if kind is base else None
+            self._hooks.add(optimizer, function or kind.__name__)
+
+        return __init__
 
     def _wrap_step(self, original: Any) -> Any:
         def step(optimizer: Any, /, *args: Any, **kwargs: Any) -> Any:
-            self._before(optimizer, (optimizer, *args), kwargs)
+            self._hooks.before(optimizer, (optimizer, *args), kwargs)
             result = original(optimizer, *args, **kwargs)
-            self._after(optimizer, (optimizer, *args), kwargs)
+            self._hooks.after(optimizer, (optimizer, *args), kwargs)
             return result
 
         return step
+
+    # ------------------------------------------------------------------ Keras
+
+    def _patch_keras(self, module: Any) -> None:
+        """The only place that refers to what is private in Keras; without it, nothing is patched.
+
+        Every update passes the gradients that it applies to ``_clip_gradients``, once.
+        """
+        base = module.BaseOptimizer
+        calls = _CallsOfKeras(base, self._hooks, self._guard)
+        for name, wrap in (
+            ("_clip_gradients", calls.wrap_clip),
+            ("_backend_apply_gradients", calls.wrap_apply),
+            ("build", calls.wrap_build),
+        ):
+            self._patches.append(Patch(base, name, wrap, calls.optimizers.clear))
+
+
+class KerasOptimizer:
+    """Stands for an optimizer of Keras, with the parameters that it was built for."""
+
+    def __init__(self, optimizer: Any, variables: Sequence[Any]) -> None:
+        self._optimizer, self._variables = weakref.ref(optimizer), list(variables)
+        self.state: dict[Any, Any] = {}  # its averages are not read
+        self.updated: Sequence[Any] = ()  # variables of the call that runs
+        self.stepped = False  # this call updates them
+        self.assigned = False  # what it applied last was not in ``.grad``
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """One group with all parameters; with a learning rate unless it is computed."""
+        rate = getattr(self._optimizer(), "_learning_rate", None)
+        return [{"params": _parameters(self._variables), "lr": getattr(rate, "value", None)}]
+
+
+class _CallsOfKeras:
+    """Wrappers of the methods of Keras' optimizers."""
+
+    def __init__(self, base: Any, hooks: Hooks, around: guard.fail_open) -> None:
+        self._base, self._hooks, self._guard = base, hooks, around
+        self.optimizers: weakref.WeakKeyDictionary[Any, KerasOptimizer] = (
+            weakref.WeakKeyDictionary()
+        )
+
+    def wrap_build(self, original: Any) -> Any:
+        def build(optimizer: Any, variables: Any) -> Any:
+            result = original(optimizer, variables)
+            with isolated(), self._guard:
+                self._add(optimizer, variables)
+            return result
+
+        return build
+
+    def _add(self, optimizer: Any, variables: Sequence[Any]) -> None:
+        """Not one that leaves the update to others, as for a loss scale or for several models."""
+        updates = type(optimizer).apply is self._base.apply and not capturing()
+        if updates and all(isinstance(v, torch.Tensor) for v in _parameters(variables)):
+            stand_in = self.optimizers[optimizer] = KerasOptimizer(optimizer, variables)
+            self._hooks.add(stand_in, type(optimizer).__name__, late=True)
+
+    def _stand_in(self, optimizer: Any) -> KerasOptimizer | None:
+        with self._guard:
+            return self.optimizers.get(optimizer)
+        return None
+
+    def wrap_apply(self, original: Any) -> Any:
+        def apply(optimizer: Any, grads: Any, trainable_variables: Any) -> Any:
+            stand_in = self._stand_in(optimizer)
+            if stand_in is None:
+                return original(optimizer, grads, trainable_variables)
+            stand_in.updated, stand_in.stepped = trainable_variables, False
+            try:
+                result = original(optimizer, grads, trainable_variables)
+            finally:
+                stand_in.updated = ()
+            if stand_in.stepped:
+                self._hooks.after(stand_in, (stand_in,), {})
+            return result
+
+        return apply
+
+    def wrap_clip(self, original: Any) -> Any:
+        def clip(optimizer: Any, grads: Any) -> Any:
+            stand_in = self._stand_in(optimizer)
+            if stand_in is not None and stand_in.updated:
+                with isolated(), self._guard:
+                    self._begin(stand_in, grads)
+            return original(optimizer, grads)
+
+        return clip
+
+    def _begin(self, stand_in: KerasOptimizer, gradients: Sequence[Any]) -> None:
+        parameters = _parameters(stand_in.updated)
+        pairs = zip(parameters, gradients, strict=True)
+        stand_in.assigned = any(p.grad is not gradient for p, gradient in pairs)
+        with _in_grad(parameters, gradients):
+            stand_in.stepped = True
+            self._hooks.before(stand_in, (stand_in,), {})
+
+
+def _parameters(variables: Sequence[Any]) -> list[Any]:
+    return [variable.value for variable in variables]
+
+
+@contextmanager
+def _in_grad(parameters: Sequence[Any], gradients: Sequence[Any]) -> Iterator[None]:
+    """While observers read them, ``.grad`` of the parameters is what their optimizer applies."""
+    before = [parameter.grad for parameter in parameters]
+    try:
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient
+        yield
+    finally:
+        for parameter, gradient in zip(parameters, before, strict=True):
+            parameter.grad = gradient
+
+
+def _calling_function(module: str) -> str | None:
+    """The function of a module that has called what is patched."""
+    frame: Any = sys._getframe(1)
+    while frame is not None and frame.f_globals.get("__name__", "").startswith("gradledger"):
+        frame = frame.f_back
+    is_of_module = frame is not None and frame.f_globals.get("__name__") == module
+    return frame.f_code.co_name if is_of_module else None

@@ -279,7 +279,8 @@ class OptimizerWindow:
             for event in self.events:
                 event.after = len(self.sources)
         step = OpenStep(index, self.steps, time, self.micro_batches, self.events)
-        step.sample_at_last_step, step.adopted = self.sample_at_last_step, adopted
+        assigned = len(self.micro_batches) > 1 and getattr(self.optimizer, "assigned", False)
+        step.sample_at_last_step, step.adopted = self.sample_at_last_step, adopted or assigned
         for counted in self.micro_batches:
             stepped_by = counted.micro_batch.stepped_by
             counted.already_stepped = any(other != index for other in stepped_by)
