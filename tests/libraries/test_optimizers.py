@@ -14,7 +14,7 @@ from prodigyopt import Prodigy
 from schedulefree import AdamWScheduleFree, ScheduleFreeWrapper
 from torch import nn
 
-from helpers.training import tiny_model, windows
+from helpers.training import accused, tiny_model, windows
 from helpers.updates import recorded_to_the_end
 from libraries.watched import assert_closes_its_windows
 
@@ -34,16 +34,26 @@ def test_an_optimizer_of_a_package_is_judged(name: str, right: bool) -> None:
     assert_closes_its_windows(tiny_model(), windows(5), MAKE[name], right)
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_keras_updates_by_hand(optimizer: str) -> None:
+@pytest.mark.parametrize("steps", [None, 4])
+@pytest.mark.parametrize("make", [keras.optimizers.SGD, keras.optimizers.AdamW])
+@pytest.mark.parametrize("divided", [False, True])
+def test_steps_of_keras_are_judged(
+    make: Callable[..., Any], steps: int | None, divided: bool
+) -> None:
     keras.utils.set_random_seed(0)
     layers = [keras.layers.Dense(16, activation="tanh"), keras.layers.Dense(4)]
     model = keras.Sequential([keras.layers.Input((8,)), *layers])
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(optimizer=optimizer, loss=loss)
+    entropy = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+    def loss(labels: Any, outputs: Any) -> Any:
+        return entropy(labels, outputs) / (4 if divided else 1)
+
+    model.compile(optimizer=make(1e-2, gradient_accumulation_steps=steps, clipnorm=0.1), loss=loss)
     inputs = np.random.randn(64, 8).astype("float32")
     with recorded_to_the_end() as recorded:
-        model.fit(inputs, np.random.randint(0, 4, 64), batch_size=16, epochs=2, verbose=0)
-    assert len(recorded.records()) == 8
-    assert all(record.by_hand for record in recorded.records())
-    assert recorded.evaluation().verdict == "balanced"
+        model.fit(inputs, np.random.randint(0, 4, 64), batch_size=16, epochs=4, verbose=0)
+    records, evaluation = recorded.records(), recorded.evaluation()
+    assert [len(record.micro_batches) for record in records] == [steps or 1] * (16 // (steps or 1))
+    assert not any(record.by_hand for record in records)
+    divisor = "reduction.double_division" if steps else "loop.step_every_microbatch"
+    assert set(accused(evaluation)) == ({divisor} if divided else set())
