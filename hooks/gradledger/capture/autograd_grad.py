@@ -10,9 +10,9 @@ import torch
 
 from gradledger.autostart.activity import Activity
 from gradledger.capture.backwards import Backwards, as_roots
+from gradledger.capture.by_hand.updates import UpdatesByHand
 from gradledger.capture.isolation import in_functorch
 from gradledger.capture.open_records import OpenMicroBatch
-from gradledger.capture.updates_by_hand import UpdatesByHand
 
 
 class GradCalls:

@@ -41,6 +41,7 @@ from gradledger import guard
 from gradledger.capture.async_copy import start_copies
 from gradledger.capture.autograd_grad import GradCalls
 from gradledger.capture.backwards import Backwards, as_roots, with_sequence
+from gradledger.capture.by_hand.updates import UpdatesByHand
 from gradledger.capture.code.script_sources import ScriptSources
 from gradledger.capture.isolation import capturing, isolated, never_compile, skip_in_stacklevel
 from gradledger.capture.open_parts import GONE, OpenUpdate
@@ -48,7 +49,6 @@ from gradledger.capture.open_records import OpenMicroBatch, OpenStep
 from gradledger.capture.optimizer_rounds import OptimizerRounds, SkippedRounds
 from gradledger.capture.step_hooks import Hooks, StepHooks
 from gradledger.capture.step_sampling import StepSampler
-from gradledger.capture.updates_by_hand import UpdatesByHand
 from gradledger.capture.windows import OpenWindows, OptimizerWindow
 from gradledger.observers.accumulation import Accumulation
 from gradledger.observers.base import Observers, Patch
@@ -228,6 +228,7 @@ class Recorder:
         micro_batch = self._backwards.begin(grad_tensors is not None)
         with self._backward_guard:
             self.windows.begin_backward(micro_batch)
+            self.updates_by_hand.in_backward.begin_backward(micro_batch)
             self._notify("backward_begins", micro_batch, as_roots(roots))
         micro_batch.started = perf_counter()
         self._step_sampler.hook_seconds += micro_batch.started - began

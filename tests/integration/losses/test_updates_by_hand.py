@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from gradledger.capture.by_hand.updates import _Copies
 from gradledger.capture.recorder import Recorder
-from gradledger.capture.updates_by_hand import _Copies
 from helpers.training import (
     Batch,
     Batches,

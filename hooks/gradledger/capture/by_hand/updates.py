@@ -28,8 +28,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gradledger.capture import gradient_probe
-from gradledger.capture.async_copy import Deferred, joined
-from gradledger.capture.isolation import is_plain, local_part, version_of
+from gradledger.capture.async_copy import Deferred
+from gradledger.capture.by_hand.in_backward import UpdatesInBackward
+from gradledger.capture.by_hand.state import State, numbers, precision_of, update_of
+from gradledger.capture.isolation import is_plain, local_part
 from gradledger.capture.open_parts import OpenUpdate
 from gradledger.capture.open_records import CountedMicroBatch, OpenMicroBatch
 from gradledger.capture.open_terms import HALF
@@ -76,29 +78,6 @@ class UpdateByHand:
         return [{"params": self.parameters}]
 
 
-class _State:
-    """Some parameters at one moment: their versions, and a few of the values of each."""
-
-    def __init__(self, parameters: Sequence[Any]) -> None:
-        self.ids = list(map(id, parameters))
-        self.versions = [version_of(parameter) for parameter in parameters]
-        self.values = [gradient_probe.copy_coordinates([p]) for p in parameters]
-        self.on_cpu = all(local_part(p).is_cpu for p in parameters)
-        self.gradients = [_gradient_of(parameter) for parameter in parameters]
-
-    def changed(self, now: _State) -> list[bool]:
-        """Whether each parameter has changed."""
-        return [self._has_changed(now, index) for index in range(min(len(self.ids), len(now.ids)))]
-
-    def _has_changed(self, now: _State, index: int) -> bool:
-        same = self.ids[index] == now.ids[index]
-        if same and self.versions[index] != now.versions[index]:
-            return True
-        if not (self.on_cpu and now.on_cpu):
-            return False
-        return _numbers(self.values[index]) != _numbers(now.values[index])
-
-
 class _Group:
     """The parameters that are updated together, and their state when the last backward ended."""
 
@@ -106,21 +85,21 @@ class _Group:
         self.optimizer = UpdateByHand(parameters)
         self.window = windows.window_of(self.optimizer)
         self.window.by_hand = self.window.code.by_hand = self.window.probe.keeps_freed = True
-        self.state: _State | None = None  # of the probed parameters
-        self.all: _State | None = None  # of all of them, in the first gaps
+        self.state: State | None = None  # of the probed parameters
+        self.all: State | None = None  # of all of them, in the first gaps
         self.gaps = 0
         self.fruitless = 0  # backwards since the last update
         self.rises = 0  # changes along the gradient in a row
         self.risen = 0  # micro-batches of the open window before the first of them
-        self.before_rise: _State | None = None
+        self.before_rise: State | None = None
 
     def replace(self, parameters: Sequence[Any]) -> None:
         self.optimizer.replace(parameters)
         self.window.choose_probed(list(parameters))
 
     def keep_state(self) -> None:
-        self.state = _State(self.window.probed_parameters)
-        self.all = _State(self.optimizer.parameters) if self.gaps < MAX_SPLIT_GAPS else None
+        self.state = State(self.window.probed_parameters)
+        self.all = State(self.optimizer.parameters) if self.gaps < MAX_SPLIT_GAPS else None
 
 
 class UpdatesByHand:
@@ -130,6 +109,7 @@ class UpdatesByHand:
         self, windows: OpenWindows, close: Callable[[OptimizerWindow, OpenUpdate], None]
     ) -> None:
         self._windows, self._close = windows, close
+        self.in_backward = UpdatesInBackward(windows, close)
         self._groups: list[_Group] = []
         self._copies: list[_Copies] = []
         self.updates = 0
@@ -192,8 +172,12 @@ class UpdatesByHand:
         """Keep the state of the parameters that the backward reached."""
         for copies in self._copies_of_this_thread():
             copies.end_backward(micro_batch)
+        updated = self.in_backward.end_backward(micro_batch, reached)
+        self.updates += len(updated)
         for group in self._groups:
-            if group.window in reached:
+            if group.window in updated:
+                group.gaps, group.fruitless, group.state = group.gaps + 1, 0, None
+            elif group.window in reached:
                 group.fruitless += 1
                 group.keep_state()
                 if group.window.micro_batches:
@@ -256,13 +240,13 @@ class UpdatesByHand:
         self._groups = [group for group in self._groups if group.optimizer.is_complete]
         self._groups.append(_Group(new, self._windows))
 
-    def _split(self, group: _Group, before: _State) -> bool:
+    def _split(self, group: _Group, before: State) -> bool:
         """Split a group of which only a part is updated; its open window is incomplete.
 
         A parameter without a gradient need not change, and goes with those that do.
         """
         parameters = group.optimizer.parameters
-        now = _State(parameters)
+        now = State(parameters)
         changed = before.changed(now)
         if not len(changed) == len(parameters) == len(before.ids) or not any(changed):
             return False
@@ -296,7 +280,7 @@ class UpdatesByHand:
         before, window = group.state, group.window
         if before is None or not window.micro_batches:
             return
-        now = _State(window.probed_parameters)
+        now = State(window.probed_parameters)
         changed = before.changed(now)
         if not any(changed):
             return
@@ -315,7 +299,8 @@ class UpdatesByHand:
             if group.rises == 2:  # the loop ascends its gradient
                 del window.micro_batches[: group.risen]
         start = group.before_rise if group.rises == 1 and group.before_rise else before
-        update = _update(window, start, now)
+        update = update_of(window, start, now)
+        _set_gradient(update, window)
         if group.rises == 1:
             group.rises = 0
         group.before_rise = None
@@ -375,16 +360,9 @@ def _copies_of(masters: Sequence[Any], leaves: Sequence[Any]) -> Iterator[tuple[
 
 def _are_equal(master: Any, leaf: Any) -> bool:
     """Whether the sampled values are equal, as rounded to the dtype of the leaf."""
-    values, copies = (_numbers(gradient_probe.copy_coordinates([t])) for t in (master, leaf))
-    rounding, pairs = 2 * _precision(local_part(leaf)), zip(values, copies, strict=True)
+    values, copies = (numbers(gradient_probe.copy_coordinates([t])) for t in (master, leaf))
+    rounding, pairs = 2 * precision_of(local_part(leaf)), zip(values, copies, strict=True)
     return any(values) and all(abs(a - b) <= rounding * abs(a) for a, b in pairs)
-
-
-def _update(window: OptimizerWindow, before: _State, now: _State) -> OpenUpdate:
-    precision = max((_precision(local_part(p)) for p in window.probed_parameters), default=0.0)
-    update = OpenUpdate(joined(before.values), joined(now.values), precision)
-    _set_gradient(update, window)
-    return update
 
 
 def _set_gradient(update: OpenUpdate, window: OptimizerWindow) -> None:
@@ -411,13 +389,13 @@ def _set_gradient(update: OpenUpdate, window: OptimizerWindow) -> None:
     before = counted.sample_after if one_write else None
     if sample.tensor is not None:  # on a device: whether they are zeros is seen later
         update.gradient, update.if_cleared, update.decided = sample, before, False
-    elif any(_numbers(sample)):
+    elif any(numbers(sample)):
         update.gradient, update.untouched = sample, True
     else:
         update.gradient = before
 
 
-def _rises(window: OptimizerWindow, before: _State, now: _State) -> bool:
+def _rises(window: OptimizerWindow, before: State, now: State) -> bool:
     """Whether the parameters moved along the gradient of the last backward."""
     sample = window.micro_batches[-1].sample_after
     if sample is None or not (before.on_cpu and now.on_cpu):
@@ -444,15 +422,7 @@ def _is_readable(leaf: Any) -> bool:
     return bool(leaf.is_leaf) and leaf.requires_grad and is_plain(local_part(leaf))
 
 
-def _gradient_of(parameter: Any) -> list[float]:
-    """Some values of its gradient; none if it has none, or has it on a device."""
-    gradient = parameter.grad
-    if gradient is None or not local_part(gradient).is_cpu:
-        return []
-    return _numbers(gradient_probe.copy_coordinates([gradient]))
-
-
-def _follows(before: _State, now: _State, part: Sequence[int]) -> bool:
+def _follows(before: State, now: State, part: Sequence[int]) -> bool:
     """Whether some parameters changed along their gradients, or against them."""
     old = _all([before.values[index] for index in part])
     new = _all([now.values[index] for index in part])
@@ -480,13 +450,5 @@ def _norms(gradients: Sequence[Any]) -> Deferred | None:
     return Deferred(torch.stack(list(torch._foreach_norm(detached))).float())
 
 
-def _precision(tensor: torch.Tensor) -> float:
-    return torch.finfo(tensor.dtype).eps if tensor.is_floating_point() else 0.0
-
-
-def _numbers(values: Deferred | None) -> list[float]:
-    return [] if values is None else values.values()
-
-
 def _all(values: Sequence[Deferred | None]) -> list[float]:
-    return [number for part in values for number in _numbers(part)]
+    return [number for part in values for number in numbers(part)]

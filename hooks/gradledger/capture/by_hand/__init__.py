@@ -1,0 +1,1 @@
+"""Updates that no step of an optimizer announces."""
