@@ -81,8 +81,9 @@ class UpdatesInBackward:
         for window, before, gradients in self._begun.pop(micro_batch.thread, []):
             now = State(window.probed_parameters)
             changed = before.changed(now)
-            if window.counted_number == micro_batch.number or 2 * sum(changed) <= len(changed):
-                continue
+            stepped = window.counted_number == micro_batch.number
+            if stepped or before.ids != now.ids or 2 * sum(changed) <= len(changed):
+                continue  # by an optimizer; or others are probed now, which have a gradient
             self._updated.add(window)
             updated.append(window)
             if window not in reached:
