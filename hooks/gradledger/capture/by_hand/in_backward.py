@@ -69,8 +69,8 @@ class UpdatesInBackward:
         if not capturing():
             with isolated(), self._guard:
                 parts = [each for each in (gradient, parameter().grad) if each is not None]
-                values = [gradient_probe.coordinates(part) for part in parts]
-                if None not in values:
+                values = list(map(gradient_probe.coordinates, parts))
+                if all(value is not None for value in values):
                     gradients[index] = gradient_probe.copy_coordinates([sum(values)])
 
     def end_backward(
@@ -79,11 +79,16 @@ class UpdatesInBackward:
         """Close the windows of what the backward has updated; returns them."""
         updated = []
         for window, before, gradients in self._begun.pop(micro_batch.thread, []):
-            now = State(window.probed_parameters)
-            changed = before.changed(now)
-            stepped = window.counted_number == micro_batch.number
-            if stepped or before.ids != now.ids or 2 * sum(changed) <= len(changed):
-                continue  # by an optimizer; or others are probed now, which have a gradient
+            parameters = window.probed_parameters
+            now = State(parameters)
+            changed = [
+                has_changed and parameter.grad is None
+                for has_changed, parameter in zip(before.changed(now), parameters, strict=False)
+            ]
+            stepped = window.counted_number == micro_batch.number  # by an optimizer
+            hidden = bool(micro_batch.hidden_parameters)  # FSDP exchanges the values
+            if stepped or hidden or before.ids != now.ids or 2 * sum(changed) <= len(changed):
+                continue
             self._updated.add(window)
             updated.append(window)
             if window not in reached:
