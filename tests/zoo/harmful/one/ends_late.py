@@ -5,5 +5,5 @@ import os
 import time
 
 if "GRADLEDGER_RUN" in os.environ:
-    atexit.register(time.sleep, 5)
+    atexit.register(time.sleep, 12)
 print("done")
