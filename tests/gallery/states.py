@@ -38,6 +38,7 @@ TRAININGS = {
 }
 LOG = TESTS / "fixtures" / "logs" / "trainer"
 MANY, RANKS, LONG, SPIKE = 10_000, 1_024, 30_000, 17_023
+SENT = range(1, 101)  # the steps of the long run that are sent and evaluated
 HIDDEN = "the loss is inside torch.compile"
 
 
@@ -124,9 +125,9 @@ def everything(folder: Path) -> Iterator[Service]:
         service.post(batch("incomplete", hidden, name="compiled loss", started=now - 40))
         _wide(service, now)
         _discuss(service)
-        service.post(batch("long", [fair_step(1)], name="long pretraining"))
-        assert eventually(HANGS, judged(service, "long", 1))
-        _lengthen(f"sqlite:///{path}", service)
+        service.post(batch("long", [_of_long(n, now) for n in SENT], name="long pretraining"))
+        assert eventually(HANGS, judged(service, "long", len(SENT)))
+        _lengthen(f"sqlite:///{path}", now)
         yield service
 
 
@@ -158,31 +159,40 @@ def _wide(service: Service, now: float) -> None:
         service.post(batch("wide", records, **fields))
 
 
-def _lengthen(url: str, service: Service) -> None:
+def _of_long(number: int, now: float) -> StepRecord:
+    """A step of the long run."""
+    record = fair_step(number)
+    record.time, record.lr, record.norm = _figures(number, now)[:3]
+    for micro_batch in record.micro_batches:
+        micro_batch.loss = (micro_batch.loss or 0.0) * _figures(number, now)[3] / 2.0
+    return record
+
+
+def _figures(number: int, now: float) -> tuple[float, float, float, float]:
+    """The time, learning rate, norm and loss of a step of the long run."""
+    norm = 500.0 if number == SPIKE else 1 + number % 13 / 20
+    return now - LONG + number, 1e-3, norm, 1.5 + 6 / (1 + number / 900) + number % 17 / 100
+
+
+def _lengthen(url: str, now: float) -> None:
+    """Make a run longer than what was sent of it: its last step, repeated with other figures."""
     store = Store(url)
     with store.reading() as connection:
         key = connection.scalars(select(tables.runs.c.key).where(tables.runs.c.id == "long")).one()
-    common = {"run": key, "optimizer": 0, "ranks": 1, "tokens": 10.0, "balance": 1.0}
-    start = time.time() - LONG
-    rows = [
-        {
-            **common,
-            "step": n,
-            "time": start + n,
-            "norm": 500.0 if n == SPIKE else 1 + n % 13 / 20,
-            "loss_reported": 1.5 + 6 / (1 + n / 900) + n % 17 / 100,
-            "lr": 1e-3,
-            "misallocation": 0.0,
-        }
-        for n in range(2, LONG + 1)
-    ]
-    ends = [EvaluatedStep(0, n, 0.0, 1, {}) for n in (1, LONG)]
+        of_run = select(tables.facts).where(tables.facts.c.run == key)
+        last = connection.execute(of_run.order_by(tables.facts.c.step.desc())).first()
+    assert last is not None
+    rows = []
+    for n in range(SENT[-1] + 1, LONG + 1):
+        at, lr, norm, loss = _figures(n, now)
+        figures = {"time": at, "lr": lr, "norm": norm, "loss_reported": loss, "loss_token": loss}
+        rows.append({**last._mapping, **figures, "step": n})
+    ends = [EvaluatedStep(0, n, 0.0, 1, {}) for n in (SENT[-1], LONG)]
     with store.writing() as connection:
         connection.execute(insert(tables.facts), rows)
         run = tables.progress.c.run == key
         connection.execute(update(tables.progress).where(run).values(step=LONG))
-        connection.execute(
-            update(tables.runs).where(tables.runs.c.key == key).values(steps=LONG, started=start)
-        )
+        whole = {"steps": LONG, "tokens": last.tokens * LONG, "started": now - LONG}
+        connection.execute(update(tables.runs).where(tables.runs.c.key == key).values(**whole))
         curves.update_buckets(connection, key, ends)
     store.close()
