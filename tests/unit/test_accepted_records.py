@@ -33,7 +33,7 @@ from gradledger_monitor.rules.overrides import RuleOverrides
 from gradledger_monitor.rules.rule import Window
 from gradledger_web import charts, evidence_svg, rank_table, step_table, window_timeline
 from gradledger_web.chart_svg import Curve, Frame, plot
-from helpers.examples import examples
+from helpers.examples import examples, share
 from helpers.wire_values import (
     FLOATS,
     accepted,
@@ -229,7 +229,8 @@ RUNS = {
 
 @pytest.mark.parametrize("place", PLACES, ids=lambda place: ".".join(map(str, place)))
 def test_an_extreme_number_in_one_place_can_be_evaluated(place: tuple[Any, ...]) -> None:
-    for value in (*FLOATS, "NaN", "Infinity", "-Infinity"):
+    values = [*FLOATS, "NaN", "Infinity", "-Infinity"]
+    for value in share(values, PLACES.index(place)):
         windows = []
         for number in range(1, 5):
             fields = window(number, sync="none", wrapper=None)

@@ -26,7 +26,7 @@ from gradledger_monitor.model.step_facts import RunInfo
 from gradledger_monitor.rules.catalogue import RULES
 from gradledger_monitor.rules.definition import Parameter
 from helpers.batches import fair_step, step
-from helpers.examples import examples
+from helpers.examples import examples, share
 from helpers.facts import accepted
 from museum.record import recorded
 
@@ -97,11 +97,14 @@ def test_a_rule_declares_every_attribute_that_it_changes(rule: Any) -> None:
 def test_rules_restored_after_every_step_give_the_same_result(name: str) -> None:
     info, steps = incident(INCIDENTS[name])
     whole, part = RunState(info), RunState(info)
-    for one in steps:
+    restored_before = set(share(range(len(steps)), 0))
+    for index, one in enumerate(steps):
         whole.add_step(one)
-        part = restored(part, info)
+        part = restored(part, info) if index in restored_before else part
         part.add_step(one)
-        assert repr(part.result()) == repr(whole.result())
+        if index in restored_before:
+            assert repr(part.result()) == repr(whole.result())
+    assert repr(part.result()) == repr(whole.result())
     assert part.snapshot() == whole.snapshot() and part.position == whole.position
 
 
