@@ -17,14 +17,17 @@ if TYPE_CHECKING:
 
 
 class State:
-    """Some parameters at one moment: their versions, and a few of the values of each."""
+    """Some parameters at one moment: their versions, and a few of the values of each.
 
-    def __init__(self, parameters: Sequence[Any]) -> None:
+    And of their gradients, if asked for: they show which parameters an update follows.
+    """
+
+    def __init__(self, parameters: Sequence[Any], with_gradients: bool = False) -> None:
         self.ids = list(map(id, parameters))
         self.versions = [version_of(parameter) for parameter in parameters]
         self.values = [gradient_probe.copy_coordinates([p]) for p in parameters]
         self.on_cpu = all(local_part(p).is_cpu for p in parameters)
-        self.gradients = [_gradient_of(parameter) for parameter in parameters]
+        self.gradients = [_gradient_of(p) for p in parameters] if with_gradients else []
 
     def changed(self, now: State) -> list[bool]:
         """Whether each parameter has changed."""

@@ -99,7 +99,8 @@ class _Group:
 
     def keep_state(self) -> None:
         self.state = State(self.window.probed_parameters)
-        self.all = State(self.optimizer.parameters) if self.gaps < MAX_SPLIT_GAPS else None
+        may_split = self.gaps < MAX_SPLIT_GAPS
+        self.all = State(self.optimizer.parameters, with_gradients=True) if may_split else None
 
 
 class UpdatesByHand:
