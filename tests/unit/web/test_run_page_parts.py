@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from gradledger_monitor.api.pages import run as run_page
 from gradledger_monitor.ingest.schema import Event, MicroBatch, StepRecord
 from gradledger_monitor.model.findings import EvaluationResult, Finding, TreeNode
 from gradledger_monitor.model.ranks.topology import RankPart, Topology
@@ -70,3 +71,11 @@ def test_the_gradient_of_each_layer_is_drawn_on_a_log_scale_with_gaps_for_zeros(
     assert (chart.bottom, chart.top) == ("1e-08", "0.0001")
     assert chart.path == "M3 37M65.67 20L97 3"
     assert evidence_svg.layer_chart([0.0, 1e-4], "first", "last") is None
+
+
+def test_layers_are_not_drawn_where_the_finding_lists_a_part_of_them() -> None:
+    """The last layer that the text names would not be the last of the line."""
+    evidence = {"gradients": [1e-6, 1e-4], "layers": 2, "first": "a", "last": "b"}
+    assert run_page.layers_of(evidence) is not None
+    assert run_page.layers_of({**evidence, "layers": 3}) is None
+    assert run_page.layers_of({"gradients": [1e-6, 1e-4]}) is None

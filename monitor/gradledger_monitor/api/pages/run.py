@@ -154,13 +154,18 @@ def _sketches(
     return {
         "line": line,
         "pairs": _pairs(store, run, finding, windows),
-        "layers": _layers(finding.evidence),
+        "layers": layers_of(finding.evidence),
     }
 
 
-def _layers(evidence: Mapping[str, Any]) -> evidence_svg.LayerChart | None:
-    """The gradients of the layers, of a finding that is about how they change with depth."""
-    if not {"gradients", "first", "last"} <= evidence.keys():
+def layers_of(evidence: Mapping[str, Any]) -> evidence_svg.LayerChart | None:
+    """The gradients of the layers, of a finding that is about how they change with depth.
+
+    None of more layers than the finding lists: its last one is not the last of the list.
+    """
+    if not {"gradients", "layers", "first", "last"} <= evidence.keys():
+        return None
+    if len(evidence["gradients"]) != evidence["layers"]:
         return None
     return evidence_svg.layer_chart(evidence["gradients"], evidence["first"], evidence["last"])
 
