@@ -112,10 +112,11 @@ def _last_values(columns: Columns) -> Iterator[tuple[str, LastValue]]:
     """The last measured value of each figure. An evaluation has its own steps."""
     steps = columns.get("step", ())
     for name, values in columns.items():
-        measured = [i for i, value in enumerate(values) if value is not None]
-        if measured and (value := values[measured[-1]]) is not None:
-            earlier = not name.startswith(EVALUATION_PREFIX) and measured[-1] < len(steps) - 1
-            yield name, LastValue(value, int(steps[measured[-1]] or 0) if earlier else None)
+        measured = [(index, value) for index, value in enumerate(values) if value is not None]
+        if measured:
+            index, value = measured[-1]
+            earlier = not name.startswith(EVALUATION_PREFIX) and index < len(steps) - 1
+            yield name, LastValue(value, int(steps[index] or 0) if earlier else None)
 
 
 def _evidence(node: str, last: LastValues, ranks: int) -> list[str]:

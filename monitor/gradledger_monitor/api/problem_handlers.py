@@ -33,11 +33,12 @@ def _response(request: Request, problem: Problem) -> Response:
     if not opened or request.scope["path"].startswith(FOR_PROGRAMS):
         return problem.response()
     title = HTTPStatus(problem.status).phrase.capitalize()
+    invalid = [f"{e['field']}: {e['reason']}." for e in problem.members.get("errors", ())]
     response = page(
         "not_found.html",
         problem.status,
         title=title,
-        hint=problem.detail,
+        hint=" ".join([problem.detail, *invalid]),
         href="/",
         link_text="All runs",
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from html import unescape
 from pathlib import Path
 from urllib.parse import urldefrag
@@ -147,3 +148,20 @@ def test_a_person_gets_a_page_where_there_is_none_and_a_program_a_document(
 def test_a_step_names_the_findings_that_it_shows(service: Service) -> None:
     assert "Findings at this step" in text(service, "/runs/first/steps/0/2")
     assert "Findings at this step" not in text(service, "/runs/right/steps/0/2")
+
+
+def test_a_finding_of_another_optimizer_is_linked_to(tmp_path: Path) -> None:
+    """Its element has another id than that of the first optimizer, which has no finding here."""
+    records = [replace(step(n), optimizer=1) for n in range(1, 4)]
+    with running_service(tmp_path / "gradledger.db") as service:
+        service.post(batch("two", records, name="two optimizers", optimizers=["SGD", "Adam"]))
+        assert eventually(HANGS, lambda: "two optimizers" in text(service, "/findings"))
+        run = text(service, "/runs/two?optimizer=1")
+        assert f'id="finding-{RULE}-1"' in run and f'href="#finding-{RULE}-1"' in run
+        for path in ("/findings", f"/rules/{RULE}"):
+            assert f'href="/runs/two#finding-{RULE}-1"' in text(service, path), path
+
+
+def test_a_filter_of_the_inbox_that_is_too_long_is_named(service: Service) -> None:
+    response = get(service, f"/findings?assignee={'x' * 257}")
+    assert response.status_code == 422 and "query.assignee: String should" in response.text

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
+from typing import Annotated
 from urllib.parse import urlencode
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse, Response
 from pydantic import ValidationError
@@ -37,8 +38,9 @@ from gradledger_monitor.store.runs.queries import UnknownRun
 router = APIRouter(include_in_schema=False)
 
 MOST_RUNS = 10_000  # that one form acknowledges
-LONGEST_TEXT = 256  # of a filter, in characters
 COMMENTS_SHOWN = 20  # of each rule, the latest ones; the API has all
+
+FilterText = Annotated[str, Query(max_length=256)]
 
 
 @dataclass(frozen=True)
@@ -57,11 +59,17 @@ class Wanted:
 
 
 @router.get("/findings")
-def show_findings(request: Request, store: StoreDep) -> HTMLResponse:
+def show_findings(
+    request: Request,
+    store: StoreDep,
+    search: FilterText = "",
+    severity: FilterText = "",
+    state: FilterText = "",
+    assignee: FilterText = "",
+) -> HTMLResponse:
     """The findings of all runs, or those that match a filter; the open ones first."""
-    texts = {each.name: request.query_params.get(each.name, "") for each in fields(Wanted)}
-    texts = {name: text.replace("\0", "").strip()[:LONGEST_TEXT] for name, text in texts.items()}
-    return _show(request, store, Wanted(**texts))
+    texts = (text.replace("\0", "").strip() for text in (search, severity, state, assignee))
+    return _show(request, store, Wanted(*texts))
 
 
 def _show(request: Request, store: Store, wanted: Wanted, error: str = "") -> HTMLResponse:
