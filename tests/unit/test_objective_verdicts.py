@@ -293,7 +293,7 @@ def test_a_balance_that_is_off_does_not_make_weights_equal() -> None:
 @pytest.mark.parametrize(
     ("divisors", "text"),
     [
-        ([40.0], "equal weights; its divisor counts the elements of the first cross entropy"),
+        ([40.0], "equal weights; its divisor is the number of elements of the first cross entropy"),
         ([2.0, 20.0], "equal weights"),
     ],
 )

@@ -202,7 +202,7 @@ def _equal(facts: StepFacts, objective: Objective) -> str:
     other = _divided_by_the_count_of(facts, objective)
     if other is not None:
         name, of_other = objective_name(other, facts.objectives), f"{element_name(other)}s"
-        return f"equal weights; its divisor counts the {of_other} of the {name}"
+        return f"equal weights; its divisor is the number of {of_other} of the {name}"
     return "equal weights"
 
 
