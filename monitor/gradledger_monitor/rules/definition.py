@@ -93,12 +93,17 @@ class RuleDefinition(metaclass=RuleMeta):
     @classmethod
     def id(cls) -> str:
         """``family.rule``."""
-        return ".".join(cls.__module__.split(".")[-2:])
+        return _id_of(cls)
 
     @classmethod
     def parameters(cls) -> Mapping[str, Parameter[Any]]:
         """The rule's thresholds by name."""
         return _parameters_of(cls)
+
+
+@cache  # it is read for each rule of each result
+def _id_of(rule: type[RuleDefinition]) -> str:
+    return ".".join(rule.__module__.split(".")[-2:])
 
 
 @cache

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 
 from gradledger_monitor.model.findings import Outcome
-from gradledger_monitor.model.readings import WeightedTerm
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.circumstances import Onset
 from gradledger_monitor.rules.definition import DEFAULTS, Parameter
@@ -180,7 +179,9 @@ class Diverging(Rule):
 
     def _has_other_classes(self, facts: StepFacts) -> bool:
         """Whether the examples of a batch are the classes, and their number was another one."""
-        sizes = {t.loss_term.size or 0 for t in facts.terms if _classifies_examples(facts, t)}
+        of_each = any(m.consecutive_target for _, m in facts.applied)
+        terms = [t.loss_term for t in facts.terms]
+        sizes = {term.size or 0 for term in terms if of_each or term.compares}
         self._sizes = sorted({*self._sizes, *sizes})[:2]
         return len(self._sizes) > 1
 
@@ -298,10 +299,6 @@ class Diverging(Rule):
             loss_best=self._best,
             steps_up=self._above,
         )
-
-
-def _classifies_examples(facts: StepFacts, term: WeightedTerm) -> bool:
-    return term.loss_term.compares or any(m.consecutive_target for _, m in facts.applied)
 
 
 def _falls(losses: Sequence[float]) -> bool:
