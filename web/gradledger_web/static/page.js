@@ -158,9 +158,9 @@ function replace(region, fresh) {
 
 // The browser keeps the scroll position when content above it grows, but not at the top of a page:
 // a chart would leave the pointer that is about to drag over it.
-/** @type {Element | null} the element under the pointer */
+/** @type {Element | null} the part of the page under the pointer; a chart replaces what it consists of */
 let pointed = null;
-document.addEventListener("pointerover", (event) => (pointed = event.target instanceof Element ? event.target : null), { passive: true });
+document.addEventListener("pointerover", (event) => (pointed = event.target instanceof Element ? event.target.closest("main > *, figure") : null), { passive: true });
 document.documentElement.addEventListener("pointerleave", () => (pointed = null));
 
 /**
@@ -168,7 +168,7 @@ document.documentElement.addEventListener("pointerleave", () => (pointed = null)
  * @param {() => void} change
  */
 export function keepInPlace(change) {
-  const still = pointed?.closest("main > *, figure") ?? null;
+  const still = pointed;
   const before = still?.getBoundingClientRect().top ?? 0;
   change();
   if (still?.isConnected) scrollBy({ top: still.getBoundingClientRect().top - before, behavior: "instant" });
