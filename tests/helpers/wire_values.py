@@ -8,6 +8,7 @@ end. ``plausible_steps`` therefore starts from a window of a real loop and repla
 from __future__ import annotations
 
 import copy
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -116,6 +117,7 @@ _any = st.recursive(
 _numbers = _floats | st.sampled_from(["NaN", "Infinity", "-Infinity"])
 
 
+@cache
 def _schema(record: type) -> inspect.Type:
     return inspect.type_info(record)
 
