@@ -102,6 +102,24 @@ def test_where_all_parameters_differ_nothing_shows_that_some_were_left_out() -> 
     assert "asynchronous all-reduce" in found.summary
 
 
+def test_where_as_many_numbers_were_sent_as_gradients_none_is_left_out() -> None:
+    replicas = Replicas()
+    replicas.total, replicas.apart, replicas.differed_at_first = 3, {1: [4]}, {1: False}
+    title, summary, fix = left_out(replicas, all_drift=False, all_sent=True)
+    assert "Left out" not in title and "leaves out" not in summary
+    assert "does not wait" in summary and "work.wait()" in fix
+
+
+def test_optimizers_of_other_parameters_each_are_not_measured_where_nothing_is_combined() -> None:
+    """Each rank may own a part of the model and share it out: then its gradients are its own."""
+    parts = [Replica(1, [0], [1.0], [[4]], [name]) for name in ("body.weight", "head.weight")]
+    apart = facts(*(record([term(10, 0.1)], replica=part) for part in parts))
+    coverage = judged([apart]).coverage
+    assert coverage[DRIFT].startswith("not_measured: the optimizers of the ranks hold different")
+    alike = facts(*(record([term(10, 0.1)], replica=parts[0]) for _ in parts))
+    assert not judged([alike]).coverage[DRIFT].startswith("not_measured")
+
+
 def test_equal_norms_prove_no_omission_only_that_the_replicas_differ() -> None:
     found = finding(run(EQUAL, SECOND))
     assert found is not None and found.title == "The replicas differ between the ranks"

@@ -40,6 +40,12 @@ for parameter in model.parameters():    # all that are trained, after the last b
     parameter.grad *= factor            # the same number on all ranks
 optimizer.step()                        # at the same learning rate on all ranks"""
 
+FIX_WAIT = """\
+works = [dist.all_reduce(p.grad, async_op=True) for p in model.parameters()]
+for work in works:                      # before anything reads the gradients
+    work.wait()
+optimizer.step()                        # on what was all-reduced, and on no copy of it"""
+
 FIX_BESIDE_SHARDS = """\
 for parameter in replicated:            # equal on all ranks at first: no shard of a larger one
     dist.all_reduce(parameter.grad)     # over all ranks
@@ -87,11 +93,18 @@ def grouped(groups: Sequence[Sequence[int]], windows: int) -> tuple[str, str, st
     )
 
 
-def left_out(replicas: Replicas, all_drift: bool) -> tuple[str, str, str]:
-    """``all_drift``: what was combined drifts, too."""
+def left_out(replicas: Replicas, all_drift: bool, all_sent: bool = False) -> tuple[str, str, str]:
+    """``all_drift``: what was combined drifts, too; ``all_sent``: as many numbers as the gradients
+    have were all-reduced, so that none may be left out."""
     parameters = replicas.drifted
     drifted = drift(parameters, replicas.total)
     start = "The ranks combine gradients, and yet step on different ones"
+    if all_sent:
+        causes = (
+            "The loop all-reduces as many numbers as the gradients have. A step that does not wait "
+            "for an asynchronous all-reduce does this; so do copies that are not all copied back"
+        )
+        return start, f"{drifted}. {causes}.", FIX_WAIT
     if all_drift or len(parameters) == replicas.total:
         causes = (
             "An all-reduce that leaves out some gradients does this before they are clipped by "

@@ -35,6 +35,7 @@ from gradledger_monitor.rules.ddp.trained_apart import (
     CHANGED,
     NO_LONGER,
     OF_ALL_TOKENS,
+    OF_PARTS,
 )
 from gradledger_monitor.rules.definition import DEFAULTS, Parameter
 from gradledger_monitor.rules.number_text import counted
@@ -85,8 +86,9 @@ class ReplicaDrift(Rule):
 
     Sharded parameters; ranks that combine no gradients, such as independent trainings, or groups of
     ranks under DDP that do not combine theirs (not measured if their parameters were equal at
-    first), or local SGD; parameters that the ranks average from time to time; collectives inside
-    backward that may be those of model parallelism; another rule names the cause.
+    first, or if the optimizers of the ranks hold different parameters), or local SGD; parameters
+    that the ranks average from time to time; collectives inside backward that may be those of model
+    parallelism; another rule names the cause.
 
     **Incidents**
 
@@ -308,8 +310,9 @@ class ReplicaDrift(Rule):
         """
         records, replicas = facts.records.values(), self._replicas
         self._changed |= all(record.models is not None for record in records)
-        reduced = [number(record.reduced_share) or 0.0 for record in records]
-        self._copies = self._copies + 1 if all(1 <= n < MORE_THAN_ONCE for n in reduced) else 0
+        self._copies = self._copies + 1 if _all_reduce_once(facts) else 0
+        if replicas.parts and not facts.missing_ranks:
+            return Doubt("not_measured", OF_PARTS)
         if not replicas.drifted or replicas.equal_again or facts.missing_ranks:
             return not_applicable("no DDP model")
         if self._changed:
@@ -371,7 +374,7 @@ class ReplicaDrift(Rule):
                 texts.FIX_START,
             )
         if combined.partly or norms_differ(facts.records.values()):
-            return texts.left_out(replicas, _clipped_differently(facts))
+            return texts.left_out(replicas, _clipped_differently(facts), _all_reduce_once(facts))
         return (
             texts.APART,
             f"{differ}, although the gradients of this step were combined: an earlier step was "
@@ -389,6 +392,12 @@ def _synced_beside(facts: StepFacts) -> bool:
         and any(m.wrapper == "sync" and m.collectives for m in record.micro_batches)
         for record in facts.records.values()
     )
+
+
+def _all_reduce_once(facts: StepFacts) -> bool:
+    """Whether each rank all-reduced as many numbers before the step as the gradients have."""
+    reduced = [number(record.reduced_share) or 0.0 for record in facts.records.values()]
+    return all(1 <= share < MORE_THAN_ONCE for share in reduced)
 
 
 def _clipped_differently(facts: StepFacts) -> bool:

@@ -26,6 +26,7 @@ class Replicas:
         differed_at_first=dict[int, bool],
         apart=dict[int, list[int]],
         groups=list[list[int]],
+        parts=bool,
         equal_again=bool,
         left_out=dict[int, list[int]],
         names=dict[int, str],
@@ -38,6 +39,7 @@ class Replicas:
         self.apart: dict[int, list[int]] = {}  # parameters that differed, with their shapes
         # Ranks whose parameters are equal, if the same ones are for all parameters that differ.
         self.groups: list[list[int]] = []
+        self.parts = False  # the optimizers of the ranks hold different parameters
         self.equal_again = False  # parameters that differed were equal later
         # parameters that differed still, where others were equal again
         self.left_out: dict[int, list[int]] = {}
@@ -46,7 +48,10 @@ class Replicas:
     def add(self, facts: StepFacts) -> None:
         """Compare the ranks in one step."""
         measured = [r.replica for r in facts.records.values() if r.replica is not None]
-        if not facts.complete or len(measured) < len(facts.records) or not _alike(measured):
+        if not facts.complete or len(measured) < len(facts.records):
+            return
+        self.parts |= _are_of_parts(measured)
+        if not _alike(measured):
             return
         first = measured[0]
         self.total = first.total
@@ -100,6 +105,14 @@ def _alike(measured: Sequence[Replica]) -> bool:
         return False
     same = [(r.total, r.indices, r.shapes, len(r.fingerprints)) for r in measured]
     return all(each == same[0] for each in same)
+
+
+def _are_of_parts(measured: Sequence[Replica]) -> bool:
+    """Whether the ranks measured other parameters each: another number, other names or shapes."""
+    numbers = {replica.total for replica in measured}
+    names = {tuple(replica.names) for replica in measured if replica.names}
+    shapes = {tuple(map(tuple, replica.shapes)) for replica in measured if replica.names}
+    return len(numbers) > 1 or len(names) > 1 or len(shapes) > 1
 
 
 def _partition(ranks: list[int], values: list[float]) -> list[list[int]]:

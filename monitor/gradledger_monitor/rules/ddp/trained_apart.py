@@ -28,3 +28,8 @@ OF_ALL_TOKENS = (
     "gradients; parameters that were equal on all of them differ now: whether the loop leaves out "
     "the all-reduce of the gradients, or the ranks average their models later, is not known"
 )
+OF_PARTS = (
+    "the optimizers of the ranks hold different parameters, and the ranks combine no gradients: "
+    "whether the parameters of one rank are meant to be trained on the data of that rank alone is "
+    "not known"
+)
