@@ -57,6 +57,8 @@ def test_parameters_that_become_a_multiple_of_their_average_twice_are_reported(
     findings = [f for f in judged([first, second]).findings if f.rule == RULE]
     assert bool(findings) is named
     assert not named or "1.2 times the average" in findings[0].title
+    coverage = judged([first, second]).coverage[RULE]
+    assert coverage.startswith("not_measured: the parameters become 0.9") == (factor == 0.45)
 
 
 def test_equal_models_and_weighted_averages_are_not_judged() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gradledger_monitor.model.findings import Outcome
+from gradledger_monitor.model.findings import Doubt, Outcome
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.ranks.manual_all_reduce import model_average
 from gradledger_monitor.model.step_facts import StepFacts
@@ -21,6 +21,11 @@ FIX = """\
 for parameter in model.parameters():
     torch.distributed.all_reduce(parameter.data)
     parameter.data /= torch.distributed.get_world_size()    # once"""
+
+MAY_DECAY = (
+    "the parameters become {} times the average of the ranks' parameters each time: whether a "
+    "decay is meant is not known"
+)
 
 FIX_OUTER = """\
 for parameter in outer_parameters:      # parameter.grad: before - after the local steps
@@ -54,8 +59,9 @@ class WrongModelAverage(Rule):
 
     **When it is silent**
 
-    The average is weighted, compressed or over groups of ranks; the models of the ranks are equal;
-    an outer learning rate of at most 1/R, which may stand for the division.
+    The parameters become the same multiple below 1 twice in a row, which may be a decay (not
+    measured). The average is weighted, compressed or over groups of ranks; the models of the ranks
+    are equal; an outer learning rate of at most 1/R, which may stand for the division.
 
     **Incidents**
 
@@ -103,20 +109,22 @@ class WrongModelAverage(Rule):
                 FIX,
                 times_average=round(excess, 6),
             )
-        # Below 1, it may be a decay. Once, it may be an outer step of parameters that began at
-        # zero; a factor that changes, a norm to which the loop scales them.
+        # Once, it may be an outer step of parameters that began at zero; a factor that changes, a
+        # norm to which the loop scales them.
         last, self._multiple = self._multiple, excess
-        if excess > 1 + tolerance and abs(excess - last) <= tolerance:
-            times = significant(excess)
-            return finding(
-                "error",
-                f"The parameters become {times} times the average of the ranks' parameters",
-                f"Before this step, the parameters became the average over {ranks} ranks, "
-                f"multiplied by {times}.",
-                FIX,
-                times_average=round(excess, 6),
-            )
-        return OK
+        if abs(excess - 1) <= tolerance or abs(excess - last) > tolerance:
+            return OK
+        times = significant(excess)
+        if excess < 1:
+            return Doubt("not_measured", MAY_DECAY.format(times))
+        return finding(
+            "error",
+            f"The parameters become {times} times the average of the ranks' parameters",
+            f"Before this step, the parameters became the average over {ranks} ranks, "
+            f"multiplied by {times}.",
+            FIX,
+            times_average=round(excess, 6),
+        )
 
     @staticmethod
     def _away(excess: float, rate: float) -> Outcome:
