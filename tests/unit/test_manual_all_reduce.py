@@ -224,6 +224,44 @@ def test_a_rank_that_sent_no_sample_leaves_the_step_unmeasured() -> None:
     assert merged.unmeasured == "rank 0: how the ranks' gradients were combined was not seen"
 
 
+def taken_over(norm: float = 3.0, own: Any = LEFT[1]) -> StepFacts:
+    """Two ranks, of which one sends no samples: it steps on its own gradients."""
+    fields: dict[str, Any] = {"sync": "unknown", "collectives_after": 4, "norm": 3.0}
+    source = record([term(10, 1 / 10)], post_factor=1.0, **fields)
+    samples = Samples(list(own), LEFT[0])
+    other = record([term(10, 1 / 10)], post_factor=None, samples=samples, **fields | {"norm": norm})
+    return facts(source, other)
+
+
+def test_gradients_of_one_rank_that_all_step_on_leave_the_others_without_weight() -> None:
+    merged = taken_over()
+    assert merged.unmeasured is None
+    assert {each.rank: each.weight for each in merged.terms} == {0: 1 / 10, 1: 0.0}
+    steps = [taken_over() for _ in range(3)]
+    for number, each in enumerate(steps, 1):
+        each.step = number
+    findings = [f for f in judged(steps).findings if f.inhibited_by is None]
+    assert [f.rule for f in findings] == ["reduction.token_weights_unequal"]
+    assert "multiplies the gradients by" not in findings[0].summary
+
+
+def test_what_a_rank_takes_over_has_the_same_norm_and_replaces_gradients() -> None:
+    for merged in (taken_over(norm=4.0), taken_over(own=[0.0] * 4)):
+        assert "was not seen" in str(merged.unmeasured)
+
+
+def test_a_factor_of_the_ranks_on_gradients_that_are_not_combined_is_no_second_division() -> None:
+    """K = R = 2: the loop may not wait for the all-reduce of what it has divided."""
+    one = record([term(10, 1 / 20)] * 2, post_factor=0.5, sync="unknown", collectives_after=4)
+    for collectives, rule in ((4, "reduction.world_size"), (0, "reduction.double_division")):
+        ranks = [replace(one, collectives_after=collectives, norm=norm) for norm in (1.0, 2.0)]
+        if not collectives:
+            ranks = [replace(each, sync="none") for each in ranks]
+        steps = [facts(*ranks), facts(*ranks)]
+        steps[1].step = steps[0].step + 1
+        assert list(accused(judged(steps))) == [rule]
+
+
 def moved(*applied: list[float]) -> StepFacts:
     """A step of ranks that keep what their two backwards leave in their own buffers."""
     last = ([0.5, -1.0, 0.5, 0.0], [1.0, 1.0, 2.0, 0.0])

@@ -33,6 +33,7 @@ from gradledger_monitor.model.clipping import clipping_of_window
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.ranks.held_in_parts import exchange_activations, parts_of
 from gradledger_monitor.model.ranks.norms import norms_are_equal, norms_differ
+from gradledger_monitor.model.ranks.of_one_rank import factors_of_one
 from gradledger_monitor.model.ranks.rows import (
     MIN_COORDINATES,
     Rows,
@@ -129,7 +130,9 @@ def infer(records: RecordsByRank) -> ManualAllReduce | None:
         return ManualAllReduce(factor and factor / clipping_of_window(active[0]), reason=UNSEEN)
     samples = _samples_of(rows)
     if len(samples) < len(rows) or any(map(_sampled_late, rows)):
-        return ManualAllReduce(reason=UNSEEN)
+        late = any(map(_sampled_late, rows))
+        taken_over = () if late else factors_of_one(rows, tolerance_of(rows))
+        return ManualAllReduce(factors=taken_over, reason="" if taken_over else UNSEEN)
     tolerance = tolerance_of(rows)
     clippings = list(map(clipping_of_window, rows))
     result = fit(list(records), samples, clippings, tolerance)

@@ -405,11 +405,13 @@ def _loss_token(facts: StepFacts) -> float | None:
 
 
 def _loss_sentence(facts: StepFacts, objective: Objective) -> str:
-    """The losses, unless the objective is read in another unit, of which the mean is not known."""
+    """The losses, unless the objective is read in another unit, of which the mean is not known, or
+    the loop multiplies the gradients of each rank by another number."""
     reported, token = facts.loss_reported, _loss_token(facts)
     if objective.reading.unit in ("rows", "positions"):
         return ""
-    if reported is None or token is None:
+    by_rank = facts.all_reduce is not None and bool(facts.all_reduce.factors)
+    if reported is None or token is None or by_rank:
         return ""
     loss, factor = "The accumulated loss", _factor_after_backward(facts)
     if abs(factor - 1) > facts.tolerance:
