@@ -231,9 +231,7 @@ def test_a_window_that_one_of_the_ranks_measures_counts_although_the_first_has_n
     both = [facts(record(RIGHT, n), record(RIGHT, n)) for n in range(1, 5)]
     other = facts(record([], 5), record(RIGHT, 5))
     coverage = judged([*both, other]).coverage["reduction.token_weights_unequal"]
-    assert coverage.endswith(
-        "not measured in 1 of 5 windows (rank 0: no backward added to the gradients of this window)"
-    )
+    assert "not measured in 1 of 5 windows (rank 0: no backward of this window" in coverage
 
 
 @pytest.mark.parametrize(

@@ -120,7 +120,7 @@ def test_class_weights_may_be_what_the_loss_divides_by() -> None:
 
 
 UNMEASURED = [
-    (lambda r: r.micro_batches.clear(), "no backward added to the gradients of this window"),
+    (lambda r: r.micro_batches.clear(), "may be left from before, or assigned by the loop"),
     (lambda r: setattr(r, "skipped", True), "the GradScaler skipped this step"),
     (
         lambda r: setattr(r, "sync", "unknown"),
@@ -149,7 +149,7 @@ def test_a_window_that_was_not_fully_observed_has_no_ledger_and_a_reason(
 
 
 def test_the_rank_that_was_not_seen_is_named() -> None:
-    blind = record([], sync="averaged")
+    blind = record([], sync="averaged")  # so its gradients are those of the others
     step = facts(record(FAIR, sync="averaged"), blind)
     assert step.unmeasured == "rank 1: no backward added to the gradients of this window"
 

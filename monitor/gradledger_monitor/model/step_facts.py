@@ -42,7 +42,7 @@ from gradledger_monitor.model.ranks.manual_all_reduce import ManualAllReduce
 from gradledger_monitor.model.ranks.outside_wrapper import with_outside
 from gradledger_monitor.model.readings import WeightedTerm
 from gradledger_monitor.model.token_ledger import Ledger, total
-from gradledger_monitor.model.unmeasured import NO_BACKWARD, why_unmeasured
+from gradledger_monitor.model.unmeasured import WITHOUT_BACKWARD, why_unmeasured
 
 IMPORTED_FROM = "imported_from"  # key of a run's environment: the tool whose log it was read from
 
@@ -273,7 +273,7 @@ class StepFacts:
         others, and their sum is not known: see ``factor_unmeasured``."""
         for rank, record in self.records.items():
             reason = why_unmeasured(record, self.applied_by_rank[rank], self.all_reduce)
-            if reason == NO_BACKWARD and record.trainable and len(self.run.optimizers) > 1:
+            if reason in WITHOUT_BACKWARD and record.trainable and len(self.run.optimizers) > 1:
                 reason = f"no backward reached the parameters of {self.optimizer_label}"
             if reason:
                 return reason if self.run.world_size == 1 else f"rank {rank}: {reason}"

@@ -7,10 +7,16 @@ import math
 from gradledger_monitor.ingest.schema import StepRecord
 from gradledger_monitor.model.clipping import CLIP_CALLS
 from gradledger_monitor.model.losses.names import IndexedMicroBatches
+from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.ranks.manual_all_reduce import UNSEEN, ManualAllReduce
 
 SKIPPED = "the GradScaler skipped this step"
 NO_BACKWARD = "no backward added to the gradients of this window"
+LEFT_OR_ASSIGNED = (
+    "no backward of this window added to the gradients that the optimizer steps on: they may be "
+    "left from before, or assigned by the loop, as to copies or shards of the model's parameters"
+)
+WITHOUT_BACKWARD = (NO_BACKWARD, LEFT_OR_ASSIGNED)
 
 
 def why_unmeasured(
@@ -20,7 +26,11 @@ def why_unmeasured(
     if record.skipped:
         return SKIPPED
     if not record.micro_batches:  # unless its zeros are known to be a part of the sum
-        return None if all_reduce is not None and all_reduce.is_known else NO_BACKWARD
+        if all_reduce is not None and all_reduce.is_known:
+            return None
+        of_others = record.sync == "averaged"  # the gradients of ranks that had a backward
+        none = record.empty or not number(record.norm)
+        return NO_BACKWARD if of_others or none else LEFT_OR_ASSIGNED
     unknown = record.post_factor is None and record.step_size is None
     if len(applied) < len(record.micro_batches) and unknown:
         return "gradients were moved, or discarded, between micro-batches"

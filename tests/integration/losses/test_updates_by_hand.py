@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from gradledger.capture.by_hand.updates import _Copies
 from gradledger.capture.recorder import Recorder
+from gradledger_monitor.model.unmeasured import LEFT_OR_ASSIGNED
 from helpers.training import (
     Batch,
     Batches,
@@ -302,7 +303,7 @@ def test_gradients_of_autograd_grad_that_an_optimizer_applies(loss: Loss) -> Non
             optimizer.step()
             optimizer.zero_grad()
     first, *later = recorded.facts()
-    assert first.unmeasured == "no backward added to the gradients of this window"
+    assert first.unmeasured == LEFT_OR_ASSIGNED
     assert all(step.record.post_factor == pytest.approx(1) for step in later)
     expected = ("balanced", []) if loss is right else ("broken", [UNEQUAL])
     evaluation = recorded.evaluation()

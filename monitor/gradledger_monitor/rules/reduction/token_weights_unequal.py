@@ -11,7 +11,7 @@ from gradledger_monitor.model.losses.reported import loss_of_large_batch
 from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.token_ledger import Entry, total
-from gradledger_monitor.model.unmeasured import NO_BACKWARD, SKIPPED
+from gradledger_monitor.model.unmeasured import SKIPPED, WITHOUT_BACKWARD
 from gradledger_monitor.rules.balance.diagnosis import (
     ADDED_AGAIN,
     reason_without_objective,
@@ -137,7 +137,7 @@ class TokenWeightsUnequal(Rule):
         facts = window.facts
         if facts.record.skipped:  # no token has a weight in a gradient that is not applied
             return not_applicable(SKIPPED)
-        if facts.unmeasured == NO_BACKWARD and facts.step == 1:
+        if facts.unmeasured in WITHOUT_BACKWARD and facts.step == 1:
             return not_applicable(NOT_OBSERVED)  # the optimizer was created after it
         if facts.unmeasured:
             return not_measured(facts.unmeasured)
