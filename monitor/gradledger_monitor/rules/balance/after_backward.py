@@ -41,6 +41,13 @@ def is_scaled_by_loop(facts: StepFacts) -> bool:
     return not Near(_factor_of_loop(facts), facts.tolerance)(1.0)
 
 
+def divides_own_by_ranks(facts: StepFacts) -> bool:
+    """Whether ranks that communicate divide gradients by R, and yet step on their own ones."""
+    if facts.averaged or facts.factor_unmeasured is not None or not facts.record.collectives_after:
+        return False
+    return Near(_factor_of_loop(facts), facts.tolerance)(1 / facts.run.world_size)
+
+
 def is_left_by_loop(facts: StepFacts) -> bool:
     """Whether the loop does nothing to the gradients after backward, but to unscale and to clip."""
     return facts.factor_unmeasured is None and Near(_factor_of_loop(facts), facts.tolerance)(1.0)

@@ -12,7 +12,11 @@ from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.tolerances import WEIGHT
-from gradledger_monitor.rules.balance.after_backward import excess_of_combination, multiplied_later
+from gradledger_monitor.rules.balance.after_backward import (
+    divides_own_by_ranks,
+    excess_of_combination,
+    multiplied_later,
+)
 from gradledger_monitor.rules.balance.counts import FOLLOWED, SHOWN
 from gradledger_monitor.rules.balance.divisors import (
     are_shares,
@@ -388,9 +392,9 @@ def _by_number(
 ) -> Diagnosis | None:
     """B = R or 1/R, then B = K or 1/K.
 
-    With K = R the numbers coincide: ``_is_of_ranks`` decides, unless ranks step on what each of
-    them computed, and communicate: 1/R may be a part of an all-reduce without effect. If a window
-    as long as this one was fair, it is chance, unless nothing divides a mean any more.
+    With K = R the numbers coincide: ``_is_of_ranks`` decides, unless ranks divide by R what
+    each of them computed: that may be a part of an all-reduce without effect. If a window as long
+    as this one was fair, it is chance, unless nothing divides a mean any more.
     """
     k, ranks = facts.micro_batches_of(objective), facts.run.world_size
     near = Near(balance, facts.tolerance)
@@ -404,7 +408,7 @@ def _by_number(
     undoes = facts.averaged and facts.divisor is None and abs(coefficient or 0.0) == ranks
     if ranks > 1 and (k != ranks or (not undoes and _is_of_ranks(objective, past))):
         numbers += [("world", lambda _: ranks), ("world", lambda _: 1 / ranks)]
-    elif ranks > 1 and not facts.averaged and facts.record.collectives_after:
+    elif ranks > 1 and divides_own_by_ranks(facts):
         # an all-reduce that the step does not wait for, or whose result is not used
         numbers.append(("world", lambda _: 1 / ranks))
     if undoes or not is_weight(coefficient, k):  # else B contains it
