@@ -32,6 +32,7 @@ from gradledger_monitor.rules.loop.unheld_parameters import UnheldParameters
 from gradledger_monitor.rules.loop.zeroed_before_step import ZeroedBeforeStep
 from gradledger_monitor.rules.loop.zeroed_every_microbatch import ZeroedEveryMicrobatch
 from gradledger_monitor.rules.loss.diverging import Diverging as LossDiverging
+from gradledger_monitor.rules.loss.no_targets import NoTargets
 from gradledger_monitor.rules.loss.nonfinite import Nonfinite as LossNonfinite
 from gradledger_monitor.rules.loss.part_without_gradient import PartWithoutGradient
 from gradledger_monitor.rules.norm.dead_layer import DeadLayer
@@ -78,6 +79,7 @@ RULES: tuple[type[Rule], ...] = (
     Nonfinite,
     LossDiverging,
     PartWithoutGradient,
+    NoTargets,
     Stalled,
     MissingDivision,
     DoubleDivision,
