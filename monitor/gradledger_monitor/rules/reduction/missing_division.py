@@ -7,7 +7,7 @@ from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.rules.balance.further import is_right
 from gradledger_monitor.rules.balance.patterns import FAIR
 from gradledger_monitor.rules.gradient_scale_effects import constant_factor_effect
-from gradledger_monitor.rules.number_text import significant
+from gradledger_monitor.rules.number_text import counted, significant
 from gradledger_monitor.rules.objective_names import needs_name, objective_name
 from gradledger_monitor.rules.reduction.common import (
     BALANCE_OFF,
@@ -26,6 +26,13 @@ from gradledger_monitor.rules.reduction.fixes import (
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding
 
 FIX = MICRO_BATCH_MEAN["plain"]
+
+FIX_OF_OTHER_LINE = """\
+# after backwards that only measure gradients, as in a validation:
+optimizer.zero_grad(set_to_none=True)
+# of a batch that is trained on: divide each loss by the number of backwards of the step"""
+
+FEWEST_BEFORE = 3  # windows that show how many backwards a step takes
 
 FIX_OF_ONE = """\
 # divide this loss term as the others: by K, or by what it counts in the whole window"""
@@ -54,9 +61,13 @@ class MissingDivision(Rule):
     divided, its weight relative to the other terms is K times too large, which no optimizer
     cancels.
 
+    If a window begins with backwards of another line, and windows before had none of these, the
+    finding states it: gradients that a validation measured may be left there.
+
     **What to do**
 
-    Divide every term by K before ``backward()``, or by the tokens of the whole window.
+    Divide every term by K before ``backward()``, or by the tokens of the whole window. Zero the
+    gradients after backwards that only measure them.
 
     **When it is silent**
 
@@ -124,6 +135,9 @@ def _of_all(window: Window) -> Outcome:
         if beside
         else constant_factor_effect(k, window.facts)
     )
+    leftovers = _of_another_line(window)
+    if leftovers:
+        return _of_leftovers(window, leftovers, effect)
     return finding(
         "warning",
         f"The {name} is not divided by K = {k}",
@@ -134,6 +148,39 @@ def _of_all(window: Window) -> Outcome:
         FIX_OF_ONE if beside else factor_fix(MICRO_BATCH_MEAN, window.facts, objective),
         balance=round(objective.ledger.balance, 6),
         micro_batches=k,
+        factor=k,
+        misallocation=round(objective.ledger.misallocation, 6),
+    )
+
+
+def _of_another_line(window: Window) -> list[int]:
+    """The calls of other lines before the usual ones of a step, if most steps have none of them."""
+    calls = [micro_batch.call or 0 for _, micro_batch in window.facts.applied]
+    usual = calls.count(calls[-1])
+    before = [closed.micro_batches for closed in window.past]
+    is_usual = len(before) >= FEWEST_BEFORE and 2 * before.count(usual) > len(before)
+    first = calls[: len(calls) - usual]
+    return first if is_usual and 0 not in calls and calls[-1] not in first else []
+
+
+def _of_leftovers(window: Window, calls: list[int], effect: str) -> Outcome:
+    k, objective = micro_batches(window), window.balance.objective
+    assert objective is not None
+    lines = "another line" if len(set(calls)) == 1 else "other lines"
+    adds = f"{counted(len(calls), 'backward')} of {lines} add{'s' * (len(calls) == 1)}"
+    usual = len(window.facts.applied) - len(calls)
+    return finding(
+        "warning",
+        f"{adds} to a step",
+        f"Most windows before had {counted(usual, 'backward')}. This one begins with {len(calls)} "
+        f"of {lines} of the script, whose gradients were not zeroed before the usual "
+        f"{'one' if usual == 1 else 'ones'}. The balance is "
+        f"{significant(objective.ledger.balance)} instead of {significant(intended(window))}: the "
+        f"gradient is a sum of {counted(k, 'micro-batch')}. {effect}.",
+        FIX_OF_OTHER_LINE,
+        balance=round(objective.ledger.balance, 6),
+        micro_batches=k,
+        of_other_lines=len(calls),
         factor=k,
         misallocation=round(objective.ledger.misallocation, 6),
     )

@@ -1,0 +1,56 @@
+"""Steps that begin with backwards of other lines, whose gradients were not zeroed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gradledger_monitor.model.findings import EvaluationResult
+from gradledger_monitor.model.step_facts import StepFacts
+from helpers.facts import facts, judged, record, term
+
+
+def step(number: int, calls: Sequence[int | None]) -> StepFacts:
+    """A step of means over 8 tokens, one for each call."""
+    sent = record([term(8, 1 / 8) for _ in calls], number)
+    for micro_batch, call in zip(sent.micro_batches, calls, strict=True):
+        micro_batch.call = call
+    return facts(sent)
+
+
+def title(result: EvaluationResult) -> str:
+    """That of the missing division."""
+    return next(f.title for f in result.findings if f.rule == "reduction.missing_division")
+
+
+def evaluation(*calls: Sequence[int | None]) -> EvaluationResult:
+    """The evaluation of steps, each with the calls of its backwards."""
+    return judged([step(number, each) for number, each in enumerate(calls, 1)])
+
+
+def test_backwards_of_another_line_are_stated() -> None:
+    assert (
+        title(evaluation([1], [1], [1], [2, 2, 1])) == "2 backwards of another line add to a step"
+    )
+    assert (
+        title(evaluation([1], [1], [1], [2, 2, 3, 1])) == "3 backwards of other lines add to a step"
+    )
+
+
+def test_a_loop_that_always_accumulates_lacks_the_division() -> None:
+    assert title(evaluation(*[[1, 1, 2]] * 5)) == "The loss is not divided by K = 3"
+    assert title(evaluation([1], [1], [1], [1, 1, 1])) == "The loss is not divided by K = 3"
+
+
+def test_unknown_lines_and_few_windows_show_nothing() -> None:
+    assert title(evaluation([1], [1], [1], [None, None, 1])) == "The loss is not divided by K = 3"
+    assert title(evaluation([1], [2, 2, 1])) == "The loss is not divided by K = 3"
+
+
+def test_the_summary_states_what_the_windows_show() -> None:
+    (found,) = evaluation([1], [1], [1], [2, 2, 1]).findings
+    assert found.summary.startswith(
+        "Most windows before had 1 backward. This one begins with 2 of another line of the script, "
+        "whose gradients were not zeroed before the usual one. The balance is 3 instead of 1: the "
+        "gradient is a sum of 3 micro-batches."
+    )
+    assert found.evidence["of_other_lines"] == 2
