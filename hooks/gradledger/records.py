@@ -76,8 +76,7 @@ class Term:
     have both signs.
     """
 
-    # name of the autograd node, e.g. NllLossBackward0; after "NllLoss:", that of a function that is
-    # a cross entropy against class indices
+    # of the autograd node: NllLossBackward0; after "NllLoss:", of a cross entropy of class indices
     kind: str
     reduction: Reduction
     tokens: int | None = None  # counted tokens: not ignored, not masked to zero
@@ -196,6 +195,18 @@ class Replaced:
 
 
 @dataclass(eq=False, repr=False)
+class Resumed:
+    """What the script loaded before the first step of an optimizer."""
+
+    loaded: bool = False  # the state of the optimizer; the next three are of it
+    steps: int | None = None
+    lr: float | None = None  # of its first parameter group
+    under_schedule: bool = False  # an LR schedule had set the learning rates
+    schedule: int | None = None  # the step of its LR schedule, if the state of that was loaded
+    empty: float | None = None  # steps that its averages reach back, if it begins without them
+
+
+@dataclass(eq=False, repr=False)
 class Samples:
     """The same gradient coordinates of this rank, after a backward and later.
 
@@ -238,9 +249,8 @@ class Layers:
     update: list[float | None] = field(default_factory=list)  # RMS, from at most 64 coordinates
     # layers (from 0) without a gradient now, of an earlier one of which the optimizer has state
     earlier: list[int] = field(default_factory=list)
-    observed: int = (
-        0  # steps of this process at which ``untrained`` was followed, this one included
-    )
+    # steps of this process at which ``untrained`` was followed, this one included
+    observed: int = 0
     # layers (from 0) that had no gradient, or one of exactly 0, at each of them
     untrained: list[int] = field(default_factory=list)
     # factor of the weight decay of each layer, if there is any and the optimizer is PyTorch's own:
@@ -283,6 +293,7 @@ class LeftOpen:
     scheduled: int = 0  # that it made
     trained: int = 0  # micro-batches of all windows, at most
     inputs: int = 0  # of the backwards, that are searched and give a gradient to an input
+    resumed: int = 0  # of the plan, steps that the optimizer had made where its state was loaded
 
 
 @dataclass(eq=False, repr=False)
@@ -305,6 +316,7 @@ class StepRecord:
     events: list[Event] = field(default_factory=list)
     scaler: Scaler | None = None
     replaced: Replaced | None = None  # at the first step
+    resumed: Resumed | None = None  # the same
     grad_scale: float | None = None
     lr: float | None = None  # of the first parameter group
     lrs: list[float] = field(default_factory=list)  # of all parameter groups, if there are several

@@ -104,6 +104,16 @@ step_records = st.builds(
         in_a_row=counts,
         horizon=maybe_number,
     ),
+    resumed=st.none()
+    | st.builds(
+        records.Resumed,
+        loaded=st.booleans(),
+        steps=maybe_count,
+        lr=maybe_number,
+        under_schedule=st.booleans(),
+        schedule=maybe_count,
+        empty=maybe_number,
+    ),
     grad_scale=maybe_number,
     lr=maybe_number,
     lrs=samples_of,

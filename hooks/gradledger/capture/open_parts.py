@@ -167,6 +167,7 @@ class OpenUnfinished(NamedTuple):
     planned: int = 0
     scheduled: int = 0
     trained: int = 0
+    resumed: int = 0
 
 
 @dataclass
@@ -183,6 +184,7 @@ class Schedule:
     micro_batches: int = 0  # in these
     rate: float = 0.0  # at the latest of these
     highest: float = 0.0
+    resumed: int = 0  # steps that the optimizer had made, if its state was loaded and this was not
 
     def is_low(self) -> bool:
         """Whether the rate is near its end, as after a decay."""
@@ -191,7 +193,8 @@ class Schedule:
     def unfinished(self, steps: int, largest: int) -> OpenUnfinished | None:
         """At the end of a training of ``steps`` steps: the plan, if it is in another unit.
 
-        It is the number of all micro-batches, or of all steps, and the schedule made far fewer.
+        It is the number of all micro-batches, or of all steps, and the schedule made far fewer; or
+        that of the steps before and after a resume.
         ``largest``: micro-batches of the largest window, of which the last may be a part.
         """
         if not self.steps or hasattr(sys, "last_value"):
@@ -203,6 +206,8 @@ class Schedule:
         if any(abs(planned - done) < 2 for planned in self.planned):
             return None  # a function may hold several numbers
         for planned in sorted(self.planned):
+            if self.resumed and abs(planned - done - self.resumed) < 2 <= self.done:
+                return OpenUnfinished(planned, done, trained, self.resumed)
             close = abs(planned - trained) < max(largest, 2) or abs(planned - steps) < 2
             if close and planned >= max(FEWEST_PLANNED, UNFINISHED * done):
                 return OpenUnfinished(planned, done, trained)
@@ -223,7 +228,7 @@ def left_open_record(step: Any) -> StepRecord:
         nonfinite_norms=sum(not math.isfinite(norm or 0.0) for norm in norms),
         inputs=sum(counted.micro_batch.reaches_input for counted in step.micro_batches),
     )
-    left_open.planned, left_open.scheduled, left_open.trained = step.left_open
+    left_open.planned, left_open.scheduled, left_open.trained, left_open.resumed = step.left_open
     record = StepRecord(step.optimizer, step.step, step.time, left_open=left_open)
     record.skipped, record.code = True, step.code()
     record.models = None if step.models is None else step.models.resolve()

@@ -86,8 +86,7 @@ class OptimizerWindow:
         self.doubtful_steps = 0  # steps whose gradients may come from several threads
         self._probed: list[weakref.ref[Any]] = []
         self.sample_at_last_step: Deferred | None = None
-        # Of the last backward's begin: see CountedMicroBatch.
-        self.fresh: bool | None = True
+        self.fresh: bool | None = True  # of the last backward's begin: see CountedMicroBatch
         self.sample_before: Deferred | None = None
         self.stepping = False  # inside step(closure): the window closes when it returns
         self.applying = False  # inside step(): the window is closed, and the next one is open
@@ -112,6 +111,7 @@ class OptimizerWindow:
         self.sources: list[CountedMicroBatch] = []  # micro-batches that may have made these
         self.strays = 0  # at the last step: see ``OpenWindows._strays``
         self.schedule: Schedule | None = None
+        self.resumed = 0  # steps that it had made, if its state was loaded without its schedule's
         self.code = CalledFrom()
         self.marks: list[tuple[int, int]] = []
 

@@ -53,7 +53,7 @@ class LearningRates(Observer):
         if get_lr_call is not None:
             self.patch(get_lr_call, "__init__", self._wrap_get_lr_call)
             self._wrapped.add(LRScheduler)
-        self._wrap_steps(_classes(LRScheduler))
+        self._wrap_steps(classes_of(LRScheduler))
 
     def _wrap_get_lr_call(self, original: Any) -> Any:
         def __init__(context: Any, scheduler: Any) -> None:
@@ -124,6 +124,7 @@ class LearningRates(Observer):
         if schedule.scheduler is None or schedule.scheduler() is not scheduler:
             schedule.scheduler, schedule.fell = weakref.ref(scheduler), False
             schedule.total, schedule.by_function = _total(scheduler)
+            schedule.resumed = window.resumed if _position(schedule) == schedule.done else 0
 
     def step_begins(self, step: OpenStep, window: OptimizerWindow) -> None:
         """Record the learning rates that the step applies."""
@@ -213,9 +214,9 @@ def _is_filled(cell: Any) -> bool:
         return False
 
 
-def _classes(kind: type) -> Iterator[type]:
+def classes_of(kind: type) -> Iterator[type]:
     """A class and its subclasses of all levels, as far as they are defined."""
     yield kind
     children: list[type] = kind.__subclasses__()
     for child in children:
-        yield from _classes(child)
+        yield from classes_of(child)

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
+import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.weak import TensorWeakRef
 
 from gradledger.capture.async_copy import Deferred
 from gradledger.capture.gradient_probe import copy_coordinates
+from gradledger.capture.isolation import number_at_once
 from gradledger.capture.open_parts import OpenReplaced, OpenScaler
 from gradledger.capture.open_records import OpenStep
 from gradledger.observers.base import Observer
+from gradledger.observers.lr_scheduler import classes_of
+from gradledger.records import Resumed
 
 if TYPE_CHECKING:
     from gradledger.capture.windows import OpenWindows, OptimizerWindow
@@ -42,24 +48,54 @@ class _Beginning(NamedTuple):
 
 
 class Resumes(Observer):
-    """Fills ``replaced``, and notes ``load_state`` in the window of the optimizer."""
+    """Fills ``replaced`` and ``resumed``, and notes ``load_state`` in the optimizer's window."""
 
     def __init__(self, windows: OpenWindows) -> None:
         super().__init__()
         self._windows = windows
         self._courses: dict[int, _Course] = {}  # by number of the optimizer, the latest last
+        # of optimizers that have not stepped since: what their loaded states hold
+        self._loaded: weakref.WeakKeyDictionary[Any, Resumed] = weakref.WeakKeyDictionary()
+        self._schedules: list[tuple[weakref.ref[Any], int]] = []  # schedulers that were loaded
 
     def install(self) -> None:
-        """Wrap ``Optimizer.load_state_dict``, which subclasses call, too."""
+        """Wrap ``load_state_dict`` of optimizers, which subclasses call, too, and of schedulers."""
         self.patch(Optimizer, "load_state_dict", self._wrap_load)
+        for kind in classes_of(LRScheduler):
+            if "load_state_dict" in kind.__dict__:
+                self.patch(kind, "load_state_dict", self._wrap_load_schedule)
 
     def _wrap_load(self, original: Any) -> Any:
         def load_state_dict(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
             result = original(optimizer, *args, **kwargs)
             self.run_guarded(self._windows.add_own_event, "load_state", optimizer)
+            self.run_guarded(self._note_loaded, optimizer)
             return result
 
         return load_state_dict
+
+    def _wrap_load_schedule(self, original: Any) -> Any:
+        def load_state_dict(scheduler: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(scheduler, *args, **kwargs)
+            self.run_guarded(self._note_schedule, scheduler)
+            return result
+
+        return load_state_dict
+
+    def _note_loaded(self, optimizer: Any) -> None:
+        groups = optimizer.param_groups
+        steps = [number_at_once(state.get("step")) for state in _some(optimizer.state)]
+        self._loaded[optimizer] = Resumed(
+            loaded=True,
+            steps=max((int(count) for count in steps if count is not None), default=None),
+            lr=number_at_once(groups[0].get("lr")),
+            under_schedule=all("initial_lr" in group for group in groups),
+        )
+
+    def _note_schedule(self, scheduler: Any) -> None:
+        step = getattr(scheduler, "last_epoch", None)
+        if type(step) is int and len(self._schedules) < MOST_OPTIMIZERS:
+            self._schedules.append((weakref.ref(scheduler), step))
 
     def step_begins(self, step: OpenStep, window: OptimizerWindow) -> None:
         """Whether another optimizer has stepped the same parameters before this one did."""
@@ -68,6 +104,24 @@ class Resumes(Observer):
             course = self._begin(step, window)
         if course is not None:
             course.scaler = step.scaler
+        if step.step == 1 and step.replaced is None and not window.by_hand:
+            self._note_resumed(step, window)
+
+    def _note_resumed(self, step: OpenStep, window: OptimizerWindow) -> None:
+        """Before the first step: which states were loaded, and whether the optimizer has one."""
+        optimizer = window.optimizer
+        resumed = self._loaded.pop(optimizer, None) or Resumed()
+        for reference, position in self._schedules:
+            of: Any = getattr(reference(), "optimizer", None)  # or of a framework's, around it
+            if getattr(of, "param_groups", None) is optimizer.param_groups:
+                resumed.schedule = position
+        if resumed.schedule is not None and not (resumed.loaded or optimizer.state):
+            is_known = type(optimizer).__module__.startswith("torch.optim.")
+            resumed.empty = _horizon(optimizer) if is_known else None
+        if resumed.loaded or resumed.schedule is not None:
+            step.fields["resumed"] = resumed
+        if resumed.loaded and resumed.under_schedule and resumed.schedule is None:
+            window.resumed = resumed.steps or 0
 
     def step_ends(self, step: OpenStep, window: OptimizerWindow) -> None:
         """Sample the parameters where another optimizer would take over, if this one did there."""
@@ -99,6 +153,11 @@ class Resumes(Observer):
             del self._courses[next(iter(self._courses))]
         self._courses[step.optimizer] = course
         return course
+
+
+def _some(state: Any) -> list[Any]:
+    """The states of a few parameters."""
+    return list(itertools.islice(state.values(), MOST_OPTIMIZERS))
 
 
 def _has_state(window: OptimizerWindow) -> bool:

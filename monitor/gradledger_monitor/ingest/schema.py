@@ -176,6 +176,17 @@ class Replaced(Struct, gc=False, kw_only=True, omit_defaults=True):
     horizon: Number | None = None
 
 
+class Resumed(Struct, gc=False, kw_only=True, omit_defaults=True):
+    """What the script loaded before the first step of an optimizer."""
+
+    loaded: bool = False
+    steps: Count | None = None
+    lr: Number | None = None
+    under_schedule: bool = False
+    schedule: Count | None = None
+    empty: Number | None = None
+
+
 class Replica(Struct, gc=False, kw_only=True, omit_defaults=True):
     """Fingerprints of single parameters before the step."""
 
@@ -234,6 +245,7 @@ class LeftOpen(Struct, gc=False, omit_defaults=True):
     scheduled: Count = 0
     trained: Count = 0
     inputs: Count = 0
+    resumed: Count = 0
 
 
 class StepRecord(Struct, gc=False, kw_only=True, omit_defaults=True, tag="step"):
@@ -249,6 +261,7 @@ class StepRecord(Struct, gc=False, kw_only=True, omit_defaults=True, tag="step")
     events: Annotated[list[Event], Meta(max_length=4_096)] = []
     scaler: Scaler | None = None
     replaced: Replaced | None = None
+    resumed: Resumed | None = None
     grad_scale: Number | None = None
     lr: Number | None = None
     lrs: Annotated[list[Number], Meta(max_length=65_536)] = []

@@ -68,6 +68,7 @@ from gradledger_monitor.rules.scaler.unscaled_backward import UnscaledBackward
 from gradledger_monitor.rules.scaler.update_between_optimizers import UpdateBetweenOptimizers
 from gradledger_monitor.rules.scaler.update_per_microbatch import UpdatePerMicrobatch
 from gradledger_monitor.rules.schedule.planned_in_other_steps import PlannedInOtherSteps
+from gradledger_monitor.rules.schedule.resumed_in_part import ResumedInPart
 from gradledger_monitor.rules.schedule.zero_lr import ZeroLr
 from gradledger_monitor.rules.scheduler.step_every_microbatch import (
     StepEveryMicrobatch as SchedulerStepEveryMicrobatch,
@@ -127,6 +128,7 @@ RULES: tuple[type[Rule], ...] = (
     OptimizerRecreated,
     SchedulerStepEveryMicrobatch,
     PlannedInOtherSteps,
+    ResumedInPart,
     ZeroLr,
     ChangedWithoutLr,
     Spike,
