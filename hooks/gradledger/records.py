@@ -110,8 +110,7 @@ class Term:
     penalty: bool = False  # a function of parameters alone
     compares: bool = False  # the examples of the micro-batch with each other, in a matrix of pairs
     again: bool = False  # the same loss, not one like it, was in the backward before, too
-    # how the reduction of a function that hides its graph was found, and how sure that is
-    inferred: str | None = None
+    inferred: str | None = None  # how the reduction of a hidden graph was found, and how sure it is
     missing: dict[str, str] = field(default_factory=dict)
 
 
@@ -293,6 +292,7 @@ class LeftOpen:
     scheduled: int = 0  # that it made
     trained: int = 0  # micro-batches of all windows, at most
     inputs: int = 0  # of the backwards, that are searched and give a gradient to an input
+    again: bool = False  # all backwards are of lines whose backwards were stepped on before
     resumed: int = 0  # of the plan, steps that the optimizer had made where its state was loaded
 
 

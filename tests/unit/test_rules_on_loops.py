@@ -506,8 +506,10 @@ def test_windows_that_are_dropped_without_a_reason_are_information() -> None:
     assert guarded(60, 2, value=3.0, moved=True) is None  # the loop updates by itself in between
 
 
-def left_open(number: int, backwards: int = 70, **counts: int) -> Finding | None:
-    left = LeftOpen(backwards, **counts)
+def left_open(
+    number: int, backwards: int = 70, again: bool = False, **counts: int
+) -> Finding | None:
+    left = LeftOpen(backwards, again=again, **counts)
     sent = record([], number, skipped=True, post_factor=None, left_open=left)
     return finding_of("loop.never_stepped", facts(sent))
 
@@ -529,6 +531,15 @@ def test_backwards_that_no_step_followed_are_an_error_if_the_loop_began_anew() -
     assert left_open(5, zeroed=0, trained=70) is None  # as one epoch after the training
     assert left_open(5, zeroed=1, trained=10) is None  # measured one by one
     assert left_open(5, zeroed=0, trained=10, inputs=8) is None  # as for a saliency map
+    assert left_open(5, zeroed=69, again=True, inputs=8) is None
+    assert left_open(5, zeroed=7, again=True) is None
+    guarded = left_open(5, backwards=20, zeroed=19, again=True)
+    assert guarded is not None and guarded.severity == "warning"
+    assert guarded.summary.endswith(
+        "They are of the lines whose backwards were stepped on before. A guard in the loop may "
+        "leave out the step."
+    )
+    assert (nan := left_open(5, zeroed=19, nonfinite=60, again=True)) and nan.severity == "error"
     later = left_open(5, zeroed=69, nonfinite=60, norms=70, nonfinite_norms=65, scaled=70)
     assert later is not None and (later.first_step, later.last_step) == (4, 4)  # the last step
     assert later.summary == (

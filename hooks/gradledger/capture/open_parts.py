@@ -168,6 +168,7 @@ class OpenUnfinished(NamedTuple):
     scheduled: int = 0
     trained: int = 0
     resumed: int = 0
+    again: bool = False
 
 
 @dataclass
@@ -228,7 +229,8 @@ def left_open_record(step: Any) -> StepRecord:
         nonfinite_norms=sum(not math.isfinite(norm or 0.0) for norm in norms),
         inputs=sum(counted.micro_batch.reaches_input for counted in step.micro_batches),
     )
-    left_open.planned, left_open.scheduled, left_open.trained, left_open.resumed = step.left_open
+    for name, value in step.left_open._asdict().items():
+        setattr(left_open, name, value)
     record = StepRecord(step.optimizer, step.step, step.time, left_open=left_open)
     record.skipped, record.code = True, step.code()
     record.models = None if step.models is None else step.models.resolve()

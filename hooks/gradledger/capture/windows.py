@@ -61,11 +61,9 @@ UNREADABLE = "its parameters are tensor subclasses or no leaves: their gradients
 ABSENT = (0, 0)
 # torch.utils.weak.TensorWeakRef calls this when it returns its tensor.
 _fix_weakref: Any = getattr(torch.Tensor, "_fix_weakref", None)
-# Limits of memory, for a loop that never steps.
-MAX_OPEN_MICRO_BATCHES = 4096
-MAX_OPEN_EVENTS = 512
-# Backwards that are reported if no step follows them: more than these, and times a usual window.
-LEFT_OPEN, TIMES_USUAL = 64, 8
+MAX_OPEN_MICRO_BATCHES, MAX_OPEN_EVENTS = 4096, 512  # limits of memory: a loop may never step
+# Backwards that are reported if no step follows: more than these (of lines of steps), times usual.
+LEFT_OPEN, AGAIN, TIMES_USUAL = 64, 16, 8
 
 
 class OptimizerWindow:
@@ -243,8 +241,9 @@ class OptimizerWindow:
 
     def is_left_open(self) -> bool:
         """Whether far more backwards than usual are in the window, and nothing updated it."""
-        count = len(self.micro_batches)
-        if count <= max(LEFT_OPEN, TIMES_USUAL * self.largest) or self.by_hand or self.partial:
+        most = AGAIN if self.code.are_stepped(self.micro_batches) else LEFT_OPEN
+        most, count = max(most, TIMES_USUAL * self.largest), len(self.micro_batches)
+        if count <= most or self.by_hand or self.partial:
             return False
         probed = self.probed_parameters
         updated = any(counted.changed for counted in self.micro_batches)
@@ -270,7 +269,7 @@ class OptimizerWindow:
     def close(self, index: int, time: float) -> OpenStep:
         """Take the contents of the window, and open the next one."""
         if not self.by_hand:
-            self.code.locate_step(self.steps, len(self.micro_batches))
+            self.code.locate_step(self.steps, [each.call for each in self.micro_batches])
         self.steps += 1
         self.largest = max(self.largest, len(self.micro_batches))
         adopted = bool(self.sources) and not self.micro_batches
@@ -381,7 +380,8 @@ class OpenWindows:
             models = models_of(window)
             if plan or models or (stepped in ([], [window]) and window.is_left_open()):
                 window.code.stop()
-                left = plan or OpenUnfinished(trained=window.steps * window.largest)
+                trained, stepped_on = window.steps * window.largest, window.code.are_stepped
+                left = plan or OpenUnfinished(0, 0, trained, 0, stepped_on(window.micro_batches))
                 step = window.close(self.index_of(window), now)
                 step.facts, step.left_open, step.models = facts, left, models
                 yield step, window

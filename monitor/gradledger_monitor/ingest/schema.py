@@ -245,6 +245,7 @@ class LeftOpen(Struct, gc=False, omit_defaults=True):
     scheduled: Count = 0
     trained: Count = 0
     inputs: Count = 0
+    again: bool = False
     resumed: Count = 0
 
 

@@ -80,6 +80,37 @@ def test_steps_that_stop_are_reported_far_above_the_usual_window() -> None:
             assert vars(last.left_open) == vars(LeftOpen(MANY, trained=3 * accumulated))
 
 
+@pytest.mark.parametrize(("left_out", "is_reported"), [(17, True), (16, False)])
+def test_a_loop_that_goes_on_without_its_step_is_reported_sooner(
+    left_out: int, is_reported: bool
+) -> None:
+    with recorded_to_the_end() as recording:
+        model, optimizer = model_and_optimizer()
+        for number in range(20 + left_out):
+            optimizer.zero_grad()
+            backward(model)
+            if number < 20:
+                optimizer.step()
+    last = records_of(recording)[-1]
+    assert (last.left_open is not None) is is_reported
+    if last.left_open is not None:
+        expected = LeftOpen(left_out, left_out - 1, trained=20, again=True)
+        assert vars(last.left_open) == vars(expected)
+
+
+def test_a_helper_that_measures_gradients_after_the_training_is_another_line() -> None:
+    with recorded_to_the_end() as recording:
+        model, optimizer = model_and_optimizer()
+        for _ in range(20):
+            optimizer.zero_grad()
+            backward(model)
+            optimizer.step()
+        for _ in range(MANY - 1):
+            optimizer.zero_grad()
+            backward(model)
+    assert records_of(recording)[-1].left_open is None
+
+
 def test_backwards_after_the_training_that_give_gradients_to_inputs_are_counted() -> None:
     with recorded_to_the_end() as recording:
         model, optimizer = model_and_optimizer()

@@ -16,9 +16,10 @@ from __future__ import annotations
 import linecache
 import sys
 import sysconfig
+from collections.abc import Iterable
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gradledger import guard
 from gradledger.records import CodeRole
@@ -91,7 +92,17 @@ class LocatedCall(NamedTuple):
 class CalledFrom:
     """The sites of one optimizer, found in its first windows."""
 
-    __slots__ = ("_guard", "_keys", "_left", "_numbers", "_roles", "_sizes", "by_hand", "unsent")
+    __slots__ = (
+        "_guard",
+        "_keys",
+        "_left",
+        "_numbers",
+        "_roles",
+        "_sizes",
+        "by_hand",
+        "stepped",
+        "unsent",
+    )
 
     def __init__(self) -> None:
         self.by_hand = False  # no optimizer of PyTorch holds the parameters
@@ -101,6 +112,7 @@ class CalledFrom:
         self._keys: set[tuple[CodeRole, CodeType, int]] = set()
         # of calls of backward, by code object and instruction, with the calls around them
         self._numbers: dict[tuple[tuple[int, int], ...], int] = {}
+        self.stepped: set[int | None] = set()  # numbers of calls on which a step was taken
         self._guard = guard.fail_open("the location of a call", self._fail)
         self.unsent: list[LocatedCall] = []
 
@@ -108,12 +120,21 @@ class CalledFrom:
         """Whether all calls are located; ``windows`` is how many the optimizer has closed."""
         return windows < FIRST_WINDOWS and self._left > 0
 
-    def locate_step(self, windows: int, micro_batches: int) -> None:
-        """Locate the running step, in the first windows, or after an unusual one."""
-        unusual = micro_batches not in self._sizes and len(self._sizes) < MOST_SIZES
+    def locate_step(self, windows: int, calls: list[int | None]) -> None:
+        """Locate the running step, in the first windows, or after an unusual one.
+
+        ``calls``: the numbers of its backwards.
+        """
+        self.stepped.update(calls)
+        unusual = len(calls) not in self._sizes and len(self._sizes) < MOST_SIZES
         if unusual:
-            self._sizes.add(micro_batches)
+            self._sizes.add(len(calls))
         self.locate("step", 0 if unusual else windows)
+
+    def are_stepped(self, micro_batches: Iterable[Any]) -> bool:
+        """Whether all backwards are of calls on whose backwards a step was taken before."""
+        calls = {each.call for each in micro_batches}
+        return None not in calls and calls <= self.stepped
 
     def locate(self, role: CodeRole, windows: int) -> None:
         """Locate the running call, in the first windows, or if it is the first of its kind."""

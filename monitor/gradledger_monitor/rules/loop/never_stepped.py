@@ -29,7 +29,8 @@ class NeverStepped(Rule):
     than 8 times the backwards of the largest window before, and at least half of their losses or
     measured norms were not finite; or all losses were scaled by a ``GradScaler``, and the gradients
     were zeroed at least 8 times; or they add to the same gradients, which are never zeroed, and are
-    more than those of all windows before.
+    more than those of all windows before. The same of more than 16 backwards of the lines whose
+    backwards were stepped on before, if the gradients were zeroed at least 8 times: a warning.
 
     **Why it matters**
 
@@ -44,9 +45,9 @@ class NeverStepped(Rule):
     **When it is silent**
 
     Another optimizer has stepped (a GAN); the loop updates the parameters itself; the process
-    ends within fewer backwards; after a step, finite losses whose gradients are zeroed, that give
-    gradients to the inputs, too, or that are fewer than in the training: a script may measure
-    gradients after it, for a Fisher information, a saliency map or an attack.
+    ends within fewer backwards; after a step, finite losses of other lines whose gradients are
+    zeroed, that give gradients to the inputs, too, or that are fewer than in the training: a script
+    may measure gradients after it, for a Fisher information, a saliency map or an attack.
 
     It is a warning, and no error, as long as the gradients are not zeroed: one step may take more
     micro-batches than have run.
@@ -67,7 +68,8 @@ class NeverStepped(Rule):
         none = left_open.planned or not left_open.backwards
         if none or (facts.step > 1 and not _trains(left_open)):
             return OK
-        begun_anew = left_open.zeroed >= ZEROED or (facts.step > 1 and _fails(left_open))
+        fails = facts.step > 1 and _fails(left_open)
+        begun_anew = fails or (left_open.zeroed >= ZEROED and not left_open.again)
         before = f" after step {facts.step - 1:,}" if facts.step > 1 else ""
         atleast = "At least " if left_open.backwards >= MOST_COUNTED else ""
         return finding(
@@ -89,7 +91,12 @@ class NeverStepped(Rule):
 def _trains(left_open: LeftOpen) -> bool:
     """Whether the backwards after a step belong to the training, and measure no gradients."""
     piles_up = not left_open.zeroed and left_open.backwards > left_open.trained
-    return _fails(left_open) or (piles_up and not left_open.inputs)
+    return _fails(left_open) or ((piles_up or _goes_on(left_open)) and not left_open.inputs)
+
+
+def _goes_on(left_open: LeftOpen) -> bool:
+    """Whether the loop of the training goes on without its step."""
+    return left_open.again and left_open.zeroed >= ZEROED
 
 
 def _fails(left_open: LeftOpen) -> bool:
@@ -125,6 +132,11 @@ def _what_the_loop_did(left_open: LeftOpen) -> Iterator[str]:
 def _what_it_may_be(left_open: LeftOpen, step: int) -> str:
     if step == 1:
         return " If one step takes more micro-batches than these, let the run go on."
+    if _goes_on(left_open):
+        return (
+            " They are of the lines whose backwards were stepped on before. A guard in the loop "
+            "may leave out the step."
+        )
     return (
         f" All steps before took at most {counted(left_open.trained, 'backward')}. If these "
         "measure gradients after the training, zero the gradients before each of them."
