@@ -55,6 +55,12 @@ def test_a_target_in_another_micro_batch_counts() -> None:
     assert found(judged([facts(each) for each in steps])) is None
 
 
+def test_rewards_of_0_are_no_ignored_targets() -> None:
+    weighted = term(0, 0.0, "none", size=64)
+    steps = [record([weighted], n, norm=0.0) for n in range(1, 31)]
+    assert found(judged([facts(each) for each in steps])) is None
+
+
 def test_other_losses_have_no_targets_to_count() -> None:
     squared = term(0, 1.0, "sum", size=64, kind="MseLossBackward0")
     steps = [record([squared], n, norm=0.0) for n in range(1, 31)]

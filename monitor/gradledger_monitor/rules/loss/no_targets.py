@@ -28,8 +28,8 @@ class NoTargets(Rule):
     **What it sees**
 
     In at least 10 of the last 100 steps, and in more than 20% of them, every loss of the step is a
-    cross entropy that counts no target, on all ranks: all are ignored (``ignore_index``, -100), or
-    all losses of targets are multiplied by 0; and the norm of the applied gradients is 0.
+    cross entropy that counts no target, on all ranks: all are ignored (``ignore_index``, -100). The
+    norm of the applied gradients is 0.
 
     **Why it matters**
 
@@ -46,7 +46,8 @@ class NoTargets(Rule):
     **When it is silent**
 
     A few such steps; steps with another loss, or with a target in any micro-batch of any rank;
-    losses whose targets are not counted; other losses than cross entropies.
+    losses by token that are multiplied by a mask, or by rewards, which may all be 0; losses whose
+    targets are not counted; other losses than cross entropies.
 
     **Incidents**
 
@@ -87,8 +88,8 @@ class NoTargets(Rule):
             "warning",
             "Many steps count no target",
             f"In {self._empty} of the last {steps} steps, no target of the cross entropy counted: "
-            "all were ignored, or multiplied by 0. The gradient of such a step is 0, so nothing "
-            "was trained on its data. Its loss is 0, or NaN as a mean over nothing.",
+            "all were ignored. The gradient of such a step is 0, so nothing was trained on its "
+            "data. Its loss is 0, or NaN as a mean over nothing.",
             FIX,
             without_targets=self._empty,
             of=steps,
@@ -102,4 +103,6 @@ def _terms(facts: StepFacts) -> Iterator[Term]:
 
 
 def _counts_nothing(term: Term) -> bool:
-    return term.kind.startswith(CROSS_ENTROPY) and term.tokens == 0 and bool(term.size)
+    is_reduced = term.reduction != "none"  # else the weights of its tokens may all be 0
+    is_cross_entropy = term.kind.startswith(CROSS_ENTROPY)
+    return is_cross_entropy and is_reduced and term.tokens == 0 and bool(term.size)
