@@ -390,7 +390,11 @@ def test_a_rate_of_zero_is_named_once_a_third_of_the_steps_have_it(
         ([0.9**step for step in range(219)], None),
         ([0.9**step for step in range(330)], "info"),
         ([0.9**step for step in range(670)], "warning"),
-        ([0.5**step for step in range(100)], None),
+        ([0.5**step for step in range(67)], None),
+        ([0.5**step for step in range(68)], "info"),
+        ([0.5**step for step in range(102)], "warning"),
+        ([0.1] * 4 + [1e-12] * 19, None),
+        ([0.1] * 4 + [1e-12] * 20, "warning"),
         ([0.1] * 20 + [1e-8] * 300, None),  # where ReduceLROnPlateau ends
         ([1e-12] * 20 + [1e-3] * 100, None),  # a warm-up
     ],

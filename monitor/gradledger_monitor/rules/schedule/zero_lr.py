@@ -43,8 +43,9 @@ class ZeroLr(Rule):
     The learning rate of every parameter group is exactly 0 at 20 steps in a row from the first
     one on, or later at 100 steps in a row, or at 10 that are at least half as many as all before
     them: a third of the training changes nothing.
-    The same if every rate is below 1e-10 of the highest that any group has had: a warning after
-    100 such steps in a row that are twice as many as all before them, information after 100.
+    The same if every rate is below 1e-10 of the highest that any group has had: information after
+    100 such steps in a row, or 20 that are as many as all before them, and a warning if they are
+    twice as many as these.
 
     **Why it matters**
 
@@ -131,7 +132,7 @@ class ZeroLr(Rule):
 
     def _next_to_zero(self, rate: float) -> Outcome:
         """A schedule may end there on purpose, but not for most of the steps."""
-        if self._tiny < self.later:
+        if self._tiny < min(self.later, max(2 * self.short, self._others)):
             return OK
         return finding(
             "warning" if self._tiny >= 2 * self._others else "info",
