@@ -140,8 +140,7 @@ class MicroBatch:
     fingerprint: float | None = None  # of the loss targets; equal for equal data
     constant_target: bool | None = None  # constant or consecutive numbers as targets
     consecutive_target: bool = False  # of the two, consecutive: the targets of a contrastive loss
-    # Of the accumulated gradients, after the backward before this one and when this one began, if
-    # collectives ran in between and more than a common factor changed.
+    # Of accumulated gradients, after the backward before and when this began, if collectives ran.
     samples: Samples | None = None
     # the part of the loss that numbers and detached tensors add, in the first micro-batches
     without_gradient: float | None = None
@@ -293,6 +292,7 @@ class LeftOpen:
     trained: int = 0  # micro-batches of all windows, at most
     inputs: int = 0  # of the backwards, that are searched and give a gradient to an input
     again: bool = False  # all backwards are of lines whose backwards were stepped on before
+    warmup: int = 0  # of the plan, which ended before it
     resumed: int = 0  # of the plan, steps that the optimizer had made where its state was loaded
 
 

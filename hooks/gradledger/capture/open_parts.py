@@ -169,6 +169,7 @@ class OpenUnfinished(NamedTuple):
     trained: int = 0
     resumed: int = 0
     again: bool = False
+    warmup: int = 0
 
 
 @dataclass
@@ -186,6 +187,10 @@ class Schedule:
     rate: float = 0.0  # at the latest of these
     highest: float = 0.0
     resumed: int = 0  # steps that the optimizer had made, if its state was loaded and this was not
+    # steps of the plan and of a warm-up that is as long, as a function of ``LambdaLR`` names them
+    warmup: tuple[int, int] | None = None
+    rises: bool = True  # the rate never fell
+    first: float | None = None  # rate
 
     def is_low(self) -> bool:
         """Whether the rate is near its end, as after a decay."""
@@ -195,7 +200,7 @@ class Schedule:
         """At the end of a training of ``steps`` steps: the plan, if it is in another unit.
 
         It is the number of all micro-batches, or of all steps, and the schedule made far fewer; or
-        that of the steps before and after a resume.
+        that of the steps before and after a resume. Or the plan came to its end in a warm-up.
         ``largest``: micro-batches of the largest window, of which the last may be a part.
         """
         if not self.steps or hasattr(sys, "last_value"):
@@ -204,6 +209,10 @@ class Schedule:
             return None
         trained = round(self.micro_batches * steps / self.steps)
         done = round(self.done * steps / self.steps)
+        planned, warmup = self.warmup or (0, 0)
+        if abs(planned - done) < 2 and planned >= FEWEST_PLANNED and self.rises:
+            rose = self.first is not None and self.rate > self.first
+            return OpenUnfinished(planned, done, trained, warmup=warmup) if rose else None
         if any(abs(planned - done) < 2 for planned in self.planned):
             return None  # a function may hold several numbers
         for planned in sorted(self.planned):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 import threading
 import weakref
 from collections.abc import Iterable, Iterator
@@ -124,6 +125,7 @@ class LearningRates(Observer):
         if schedule.scheduler is None or schedule.scheduler() is not scheduler:
             schedule.scheduler, schedule.fell = weakref.ref(scheduler), False
             schedule.total, schedule.by_function = _total(scheduler)
+            schedule.warmup = _warmup(scheduler)
             schedule.resumed = window.resumed if _position(schedule) == schedule.done else 0
 
     def step_begins(self, step: OpenStep, window: OptimizerWindow) -> None:
@@ -141,6 +143,9 @@ class LearningRates(Observer):
             schedule = window.schedule
             schedule.steps, schedule.micro_batches = counts
             schedule.rate = rates[0] if rates else 0.0
+            if schedule.first is None:
+                schedule.first = schedule.rate
+            schedule.rises &= schedule.rate >= schedule.highest
             schedule.highest = max(schedule.highest, schedule.rate)
             schedule.fell |= schedule.is_low()
             step.fields["scheduled"] = _position(schedule)
@@ -180,6 +185,9 @@ def _is_count(value: Any) -> bool:
 _OF_PARTS = ("warm", "per", "epoch", "batch", "loader", "cycle", "accum")
 
 
+_OF_ALL = re.compile("total|train|step|iter")  # in the name of the number of all steps
+
+
 def _planned(scheduler: Any) -> Iterator[int]:
     """The numbers of steps for which a schedule may be planned: read, and never computed."""
     for name in ("total_steps", "T_max", "total_iters"):
@@ -194,6 +202,17 @@ def _planned(scheduler: Any) -> Iterator[int]:
         for name, value in _numbers_of(function):
             if type(value) is int and not any(part in name.lower() for part in _OF_PARTS):
                 yield value
+
+
+def _warmup(scheduler: Any) -> tuple[int, int] | None:
+    """The steps of the plan and of the warm-up, if a function names a warm-up that is as long."""
+    numbers = [n for f in getattr(scheduler, "lr_lambdas", ()) for n in _numbers_of(f)]
+    counts = [(name.lower(), value) for name, value in numbers if _is_count(value)]
+    if any(part in name for name, _ in counts for part in _OF_PARTS[1:]):
+        return None  # it may multiply them
+    warmup = max((value for name, value in counts if "warm" in name), default=0)
+    of_all = [value for name, value in counts if _OF_ALL.search(name) and "warm" not in name]
+    return (max(of_all), warmup) if of_all and max(of_all) <= warmup else None
 
 
 def _numbers_of(function: Any) -> Iterator[tuple[str, Any]]:

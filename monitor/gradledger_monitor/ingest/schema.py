@@ -246,6 +246,7 @@ class LeftOpen(Struct, gc=False, omit_defaults=True):
     trained: Count = 0
     inputs: Count = 0
     again: bool = False
+    warmup: Count = 0
     resumed: Count = 0
 
 

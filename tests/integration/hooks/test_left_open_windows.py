@@ -294,3 +294,47 @@ def test_models_after_steps_that_are_not_sampled_are_sent_if_a_collective_ran(
         assert last.models is not None and last.models.at_step != last.models.after_backward
     else:
         assert (last.step, last.models) == (16, None)
+
+
+def rising(warmup_steps: int, total_steps: int, made: int = 20) -> LeftOpen | None:
+    """What a training of ``made`` steps leaves, with a schedule of two numbers of steps."""
+
+    def factor(step: int) -> float:
+        if step < warmup_steps:
+            return step / warmup_steps
+        return max(0.0, (total_steps - step) / max(1, total_steps - warmup_steps))
+
+    with recorded_to_the_end() as recording:
+        model, optimizer = model_and_optimizer()
+        scheduler = LambdaLR(optimizer, factor)
+        for _ in range(made):
+            backward(model)
+            optimizer.step()
+            optimizer.zero_grad()
+            scheduler.step()
+    return records_of(recording)[-1].left_open
+
+
+def test_a_warm_up_that_is_longer_than_the_plan_is_reported_at_its_end() -> None:
+    left = rising(500, 20)
+    assert left is not None
+    assert (left.planned, left.scheduled, left.warmup) == (20, 20, 500)
+
+
+def test_a_short_warm_up_and_a_training_that_is_stopped_are_not() -> None:
+    assert rising(5, 20) is None
+    assert rising(500, 20, made=12) is None
+    assert rising(500, 1000) is None
+
+
+def test_a_number_that_is_not_of_steps_is_no_plan() -> None:
+    with recorded_to_the_end() as recording:
+        model, optimizer = model_and_optimizer()
+        d_model, warmup = 20, 4000
+        scheduler = LambdaLR(optimizer, lambda step: d_model**-0.5 * (step + 1) * warmup**-1.5)
+        for _ in range(20):
+            backward(model)
+            optimizer.step()
+            optimizer.zero_grad()
+            scheduler.step()
+    assert records_of(recording)[-1].left_open is None

@@ -87,7 +87,7 @@ class PlannedInOtherSteps(Rule):
         left = window.facts.record.left_open
         if left is None:
             return self._risen_again(window.facts.record)
-        if not left.planned or left.resumed:
+        if not left.planned or left.resumed or left.warmup:
             return OK
         steps = window.facts.step - 1
         return finding(
