@@ -539,6 +539,7 @@ def test_backwards_that_no_step_followed_are_an_error_if_the_loop_began_anew() -
         "They are of the lines whose backwards were stepped on before. A guard in the loop may "
         "leave out the step."
     )
+    assert "left_out" in guarded.fix
     assert (nan := left_open(5, zeroed=19, nonfinite=60, again=True)) and nan.severity == "error"
     later = left_open(5, zeroed=69, nonfinite=60, norms=70, nonfinite_norms=65, scaled=70)
     assert later is not None and (later.first_step, later.last_step) == (4, 4)  # the last step

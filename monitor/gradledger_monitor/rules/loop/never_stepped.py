@@ -18,6 +18,11 @@ if (i + 1) % K == 0 or last:         # also step if an epoch is shorter than K m
     optimizer.step()
     optimizer.zero_grad()"""
 
+FIX_GUARD = """\
+if not norm < limit:                 # count what the guard leaves out, and print why
+    left_out += 1
+    print(f"{left_out} steps are left out: norm {norm}, limit {limit}")"""
+
 
 class NeverStepped(Rule):
     """Backwards pile up, and no optimizer step follows.
@@ -79,7 +84,7 @@ class NeverStepped(Rule):
             f"{facts.optimizer_name}{before}, and no step followed until the process ended. "
             f"{' '.join(_what_the_loop_did(left_open))}"
             f"{'' if begun_anew else _what_it_may_be(left_open, facts.step)}",
-            FIX,
+            FIX_GUARD if facts.step > 1 and _goes_on(left_open) else FIX,
             backwards=left_open.backwards,
             zeroed=left_open.zeroed,
             nonfinite_losses=left_open.nonfinite,
