@@ -1043,6 +1043,14 @@ def test_means_that_the_loop_multiplies_by_no_count_may_be_weighed_by_the_data(
     assert (BY_LOOP in result.coverage["reduction.token_weights_unequal"]) != is_reported
 
 
+def test_a_sum_that_is_multiplied_by_its_count_has_unequal_weights() -> None:
+    """A framework weighs micro-batches by their shares of the samples, and the loss is a sum."""
+    shares = [(n, n / 16) for n in (6, 6, 4)]
+    terms = [term(n, share, "sum", coefficient=share, undivided=True) for n, share in shares]
+    result = judged([facts(record(terms, number)) for number in (1, 2, 3)])
+    assert "reduction.token_weights_unequal" in accused(result)
+
+
 def test_episodes_of_one_step_each_may_add_up_until_two_are_equally_long() -> None:
     terms = [by_returns(n, 1.0, undivided=True) for n in (9, 5, 5, 5)]
     patterns = [

@@ -101,13 +101,18 @@ def may_mask_elements(objective: Objective) -> bool:
 
 
 def is_divided_by_a_count(facts: StepFacts, objective: Objective) -> bool:
-    """Whether what divides each micro-batch, or each rank, is known: the same, or a count."""
+    """Whether what divides each micro-batch, or each rank, is known: the same, or a count.
+
+    Or a count multiplies it: a framework weighs micro-batches by their shares of the samples, and
+    the loss is a sum.
+    """
     terms = objective.reading.terms
     ranks = {term.rank for term in terms}
     totals = [line.tokens * line.weight for line in objective.ledger.lines]
     of_rank = [sum(t for t, x in zip(totals, terms, strict=True) if x.rank == r) for r in ranks]
     columns = [totals, _totals_of_parts(facts, objective)]
     columns += [] if len(ranks) == 1 else [of_rank]
+    columns.append([line.weight / (line.tokens or math.inf) for line in objective.ledger.lines])
     for counts in (
         [term.loss_term.rows for term in terms],
         [term.loss_term.positions for term in terms],
