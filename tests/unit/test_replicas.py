@@ -69,7 +69,7 @@ def test_replicas_that_stay_equal_are_in_order() -> None:
 def test_a_parameter_that_differs_after_a_step_is_left_out_of_the_all_reduce() -> None:
     found = finding(run(EQUAL, SECOND, norm=(1.0, 1.1)))
     assert found is not None and found.first_step == 2
-    assert found.title == "Left out of the all-reduce: 1 parameter"
+    assert found.title == "1 parameter is left out of the all-reduce"
     assert (
         "1 of 3 parameters differs" in found.summary
         and "was equal at first: parameter 1 [4]." in found.summary

@@ -15,7 +15,8 @@ WIDTH, HEIGHT = 100.0, 40.0
 _MARGIN = 3.0
 LEAST_STEPS = 50  # a tenth of the steps of a finding, or of this many, is shown around them
 POINTS = 100  # of a line
-STEPPED = ("scale", "samples", "micro_batches", "collectives")  # constant between their changes
+# Constant between their changes.
+STEPPED = ("scale", "skipped", "samples", "micro_batches", "collectives")
 
 LABELS = {
     "misallocation": "misallocation d",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gradledger_web import formatting
@@ -97,7 +98,40 @@ _LABELS = {
     "since": "since step",
     "in_a_row": "skipped in a row",
     "of": "of the last steps",
-    "usual_seconds": "seconds between steps before",
+    "seconds": "time without a step",
+    "usual_seconds": "median time between steps",
+    "abandoned_after": "abandoned after micro-batches",
+    "advances": "schedule steps",
+    "on_skipped": "of them, on skipped steps",
+    "backward_ms": "backward by micro-batch, ms",
+    "wasted": "avoidable synchronisations",
+    "wasted_bytes": "avoidable traffic",
+    "calibrating": "skipped at the start",
+    "with_nan_loss": "skipped with a NaN loss",
+    "skipped_with_nan_loss": "skipped with a NaN loss",
+    "first": "first layer",
+    "last": "last layer",
+    "gradients": "gradient RMS by layer",
+    "updates": "update / parameter by layer",
+    "norms": "gradient norm by rank",
+    "learning_rates": "learning rate by rank",
+    "parameters_apart": "parameters that differ",
+    "parameters_differ": "parameters that differ",
+    "parameters_total": "parameters in total",
+    "loss_start": "loss at the start",
+    "loss_best": "lowest loss",
+    "loss_early": "early loss",
+    "norm_early": "early gradient norm",
+    "norm_before": "gradient norm before",
+    "norm_seen": "norm with the scale",
+    "norm_true": "norm without the scale",
+    "lr_before": "learning rate before",
+    "lr_highest": "highest learning rate",
+    "lr_lowest": "lowest learning rate",
+    "steps_at_zero": "steps with learning rate 0",
+    "unmoved": "share that did not move",
+    "zero_share": "share of zero gradients",
+    "padding": "padding counted",
     "silent_ranks": "no heartbeat from",
 }
 _TERMS = {
@@ -110,19 +144,29 @@ _TERMS = {
     "tokens": "token",
     "norm": "gradient norm",
 }
-_FRACTIONS = ("misallocation", "share", "fraction")  # in a key: its value is a fraction of 1
+_FRACTIONS = (
+    "misallocation",
+    "share",
+    "fraction",
+    "unmoved",
+)  # in a key: its value is a fraction of 1
 MOST_LISTED = 64  # values that a rule gives as evidence, of any number
 _SHOWN = ("misallocation", "balance")  # in the headline, where they are wrong
 _CORRECT_VALUES = {"misallocation": 0.0, "misallocation_recent": 0.0, "balance": 1.0}
 
 
-def facts(evidence: dict[str, Any]) -> list[Fact]:
+def facts(evidence: dict[str, Any], step: int | None = None) -> list[Fact]:
     """Evidence as labelled texts, in the order of the rule.
 
-    What changed at the onset is left out: the summary states it.
+    What changed at the onset is left out: the summary states it. Beside a mean over the last
+    steps, the figure of ``step``, the last one, is labelled with it.
     """
     shown = ((k, v) for k, v in evidence.items() if k != "changed")
-    return [_fact(key, value) for key, value in shown if value not in (None, [], {})]
+    facts = [_fact(key, value) for key, value in shown if value not in (None, [], {})]
+    if step is None or "misallocation_recent" not in evidence:
+        return facts
+    of_step = f"{_LABELS['misallocation']} of step {step:,}"
+    return [replace(f, label=of_step) if f.label == _LABELS["misallocation"] else f for f in facts]
 
 
 def headline(evidence: dict[str, Any]) -> list[Fact]:
@@ -142,6 +186,11 @@ def _fact(key: str, value: Any) -> Fact:
 def _text(key: str, value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, (int, float)) and math.isfinite(value):
+        if key.endswith("seconds"):
+            return f"{formatting.figure(value, 3)} s"
+        if key.endswith("_bytes"):
+            return formatting.byte_size(value)
     if isinstance(value, int):
         return formatting.count(value)
     if isinstance(value, float):

@@ -207,6 +207,11 @@ def _covered(rule: str, text: str) -> Coverage:
     return Coverage(rule, status.strip(), reason.strip())
 
 
+def points_at_code(rule: str) -> bool:
+    """Whether the findings of a rule are about lines of the script."""
+    return rule in rules_by_id() and bool(rules_by_id()[rule].points_at)
+
+
 def not_measured_by_reason(covered: Sequence[Coverage]) -> list[tuple[str, list[str]]]:
     """The rules that were not measured, by reason: the reason of the most rules first."""
     rules: dict[str, list[str]] = {}

@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from gradledger_monitor.model.code.frames import code_frames, frame_text
 from gradledger_monitor.model.findings import fix_title
-from gradledger_web import assets, formatting, glossary, progress
+from gradledger_web import assets, formatting, glossary, headline, progress
 from gradledger_web.runs import columns
 
 _FILTERS = (
@@ -35,6 +35,7 @@ _FILTERS = (
     glossary.facts,
     fix_title,
     glossary.headline,
+    headline.points_at_code,
     columns.config_text,
     formatting.duration,
 )

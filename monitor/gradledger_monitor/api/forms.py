@@ -39,6 +39,12 @@ def numbers(form: Form, names: Iterable[str]) -> tuple[dict[str, float], dict[st
     return values, errors
 
 
+def optimizer_of(form: Form) -> int:
+    """The optimizer of the finding that the form is about; 0 without the field."""
+    text = form.get("optimizer", "")
+    return int(text) if text.isdecimal() and len(text) < 16 else 0
+
+
 def revision(form: Form) -> int | None:
     """The revision of the settings that the form was loaded with."""
     text = form.get("revision", "")

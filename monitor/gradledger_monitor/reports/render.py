@@ -257,7 +257,7 @@ def _finding(finding: Finding) -> Iterator[str]:
     cause = f", a symptom of `{finding.inhibited_by}`" if finding.inhibited_by else ""
     yield f"`{finding.rule}`, {finding.severity}, {finding.lifecycle}, {step_span(finding)}{cause}"
     yield from ("", _escaped(finding.summary), "")
-    for fact in glossary.facts(finding.evidence):
+    for fact in glossary.facts(finding.evidence, finding.last_step):
         yield f"- {_escaped(fact.label)}: {_escaped(fact.text)}"
     for frame in code_frames(finding.code):
         text = frame_text(frame).replace("````", "")

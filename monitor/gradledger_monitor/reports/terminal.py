@@ -131,7 +131,9 @@ def _details(finding: Finding, of: str) -> Iterator[Text]:
     if finding.acknowledged:
         yield Text(_acknowledgement(finding.acknowledged), style="green")
     yield Text(finding.summary)
-    facts = [fact for fact in glossary.facts(finding.evidence) if not fact.is_list]
+    facts = [
+        fact for fact in glossary.facts(finding.evidence, finding.last_step) if not fact.is_list
+    ]
     if facts:
         yield Text(", ".join(f"{fact.label} {fact.text}" for fact in facts), style="dim")
     for frame in code_frames(finding.code):

@@ -160,6 +160,12 @@ def test_a_finding_of_another_optimizer_is_linked_to(tmp_path: Path) -> None:
         assert f'id="finding-{RULE}-1"' in run and f'href="#finding-{RULE}-1"' in run
         for path in ("/findings", f"/rules/{RULE}"):
             assert f'href="/runs/two#finding-{RULE}-1"' in text(service, path), path
+        assert '<input type="hidden" name="optimizer" value="1">' in run
+        form = {"note": "known", "optimizer": "1"}
+        address = f"{service.url}/runs/two/findings/{RULE}/acknowledgement"
+        response = http.post(address, data=form, headers={"Origin": service.url})
+        assert response.headers["location"] == f"/runs/two#finding-{RULE}-1"
+        assert f'href="/runs/two#finding-{RULE}-1"' in text(service, "/alerts")
 
 
 def test_a_filter_of_the_inbox_that_is_too_long_is_named(service: Service) -> None:

@@ -40,6 +40,19 @@ def test_the_headline_has_the_mean_over_the_last_steps() -> None:
     assert (fact.label, fact.text) == ("d, mean of the last steps", "25.8%")
 
 
+def test_the_figure_of_a_step_is_told_apart_from_the_mean() -> None:
+    evidence = {"misallocation": 0.38, "misallocation_recent": 0.215}
+    labels = [fact.label for fact in glossary.facts(evidence, 60)]
+    assert labels == ["misallocation d of step 60", "d, mean of the last steps"]
+    (fact,) = glossary.facts({"misallocation": 0.38}, 60)
+    assert fact.label == "misallocation d"
+
+
+def test_amounts_have_units() -> None:
+    facts = glossary.facts({"usual_seconds": 1.0, "wasted_bytes": 2_400_000_000})
+    assert [fact.text for fact in facts] == ["1 s", "2.4 GB"]
+
+
 def test_every_term_is_in_the_glossary() -> None:
     named = {fact.term for fact in glossary.facts(dict.fromkeys(glossary._TERMS, 1.0))}
     charted = {series.term for chart in charts.RUN_CHARTS for series in chart.series}

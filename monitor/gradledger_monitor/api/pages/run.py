@@ -12,7 +12,7 @@ from fastapi.responses import HTMLResponse, Response
 
 from gradledger_monitor.alerts.snooze import SNOOZE_PERIODS
 from gradledger_monitor.api.app_state import StoreDep
-from gradledger_monitor.api.forms import Form, read_form
+from gradledger_monitor.api.forms import Form, optimizer_of, read_form
 from gradledger_monitor.api.pages.acknowledgement_form import acknowledgement_of
 from gradledger_monitor.api.pages.layout import RuleId, RunId, no_run, not_found, page, redirect
 from gradledger_monitor.model.chart_metrics import metrics_of_rule
@@ -218,7 +218,8 @@ async def acknowledge(request: Request, store: StoreDep, run: RunId, rule: RuleI
         await run_in_threadpool(_acknowledge, store, run, rule, form)
     except LookupError as error:
         return not_found("Finding not found", f"{error}.", f"/runs/{segment(run)}", "The run")
-    return redirect(f"/runs/{segment(run)}#finding-{segment(rule)}")
+    anchor = finding_anchor(rule, optimizer_of(form))
+    return redirect(f"/runs/{segment(run)}#{segment(anchor)}")
 
 
 def _acknowledge(store: Store, run: str, rule: str, form: Form) -> None:

@@ -48,7 +48,7 @@ from gradledger_monitor.rules.balance.evidence import (
     starts_from_earlier_losses,
     weighs_elements,
 )
-from gradledger_monitor.rules.balance.explanations import explain
+from gradledger_monitor.rules.balance.explanations import explain, multiplied_by
 from gradledger_monitor.rules.balance.further import (
     counts_ignored,
     divide_each,
@@ -81,7 +81,6 @@ from gradledger_monitor.rules.balance.patterns import (
     Pattern,
     is_fair,
 )
-from gradledger_monitor.rules.number_text import significant
 
 OWN_LOSSES = "each backward has a separate loss (such as real and fake batches of a GAN critic)"
 CONSTANT_TARGETS = (
@@ -229,8 +228,9 @@ def _beside_a_divided_one(
     if not any(lacks_the_division_of(facts, main, o) for o in right):
         return None
     k, constant = facts.micro_batches_of(main), abs(main.coefficient or 1.0)
-    is_it = f"{significant(constant)} is the constant that the loss is multiplied by"
-    return Diagnosis("missing", "", main, k, constant, is_it if constant != 1 else "")
+    return Diagnosis(
+        "missing", "", main, k, constant, multiplied_by(constant) if constant != 1 else ""
+    )
 
 
 def why_undecided(facts: StepFacts) -> str | None:

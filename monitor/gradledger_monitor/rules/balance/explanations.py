@@ -350,7 +350,7 @@ def _by_number_and_coefficient(
     constant = abs(coefficient) or 1.0
     near = Near(balance / constant, facts.tolerance)
     losses = [o for o in facts.objectives if not o.is_penalty]
-    evidence = f"{significant(constant)} is the constant that the loss is multiplied by"
+    evidence = multiplied_by(constant)
     alone = is_undivided_alone(objective, with_coefficient=True)
     undivided = constant < 1 and is_undivided_coefficient(coefficient, k) and alone
     shares = are_shares(losses, k) and weighs_its_constant(facts, objective)
@@ -366,6 +366,11 @@ def _by_number_and_coefficient(
         named = Diagnosis("double", "", objective, 1 / k, constant, evidence)
         return _if_consistent(facts, past, named, lambda n: constant / n)
     return None
+
+
+def multiplied_by(constant: float) -> str:
+    """The evidence of a constant factor of the loss."""
+    return f"{significant(constant)} is the constant that the loss is multiplied by"
 
 
 def _as_division(constant: float, k: int) -> str:

@@ -113,11 +113,12 @@ def left_out(replicas: Replicas, all_drift: bool, all_sent: bool = False) -> tup
         return start, f"{drifted}. {causes}.", FIX_BY_HAND
     shapes = ", ".join(replicas.listed(parameters)[:4]) + (", ..." if len(parameters) > 4 else "")
     within = ""
+    number = f"{counted(len(parameters), 'parameter')} {'is' if len(parameters) == 1 else 'are'}"
     if replicas.groups:
-        title = f"Not combined over all ranks: {counted(len(parameters), 'parameter')}"
+        title = f"{number} not combined over all ranks"
         within = f" Within these groups of ranks they are equal: {shown(replicas.groups)}."
     else:
-        title = f"Left out of the all-reduce: {counted(len(parameters), 'parameter')}"
+        title = f"{number} left out of the all-reduce"
     return (
         title,
         f"{start}. {drifted}: {shapes}.{within}",

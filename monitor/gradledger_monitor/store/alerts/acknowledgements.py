@@ -56,6 +56,7 @@ class Silence:
     name: str
     project: str
     rule: str
+    optimizer: int
     severity: str
     title: str
     note: str
@@ -74,6 +75,7 @@ def current(store: Store, now: float) -> list[Silence]:
             r.name,
             r.project,
             f.rule,
+            f.optimizer,
             f.severity,
             f.title,
             a.note,
