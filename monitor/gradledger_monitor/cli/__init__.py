@@ -98,7 +98,8 @@ def _usage_line(error: Exception) -> str | None:
     command = getattr(getattr(error, "ctx", None), "command_path", "gradledger")
     reason = " ".join(describe().split()).removeprefix("Invalid value: ")
     reason = reason.replace("Value error, ", "")  # of pydantic
-    return f"{command}: {reason.rstrip('.')}. `{command} --help` lists the options."
+    end = "" if reason.endswith("?") else "."
+    return f"{command}: {reason.rstrip('.')}{end} `{command} --help` lists the options."
 
 
 def _fail(line: str, status: int = 2) -> NoReturn:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from pydantic import ValidationError
 from sqlalchemy.exc import ArgumentError
 
-from gradledger_monitor.config.settings import Settings
-from gradledger_monitor.config.sources import environment_variable
+from gradledger_monitor.config.settings import Settings, setting_names
+from gradledger_monitor.config.sources import environment_variable, origin
 from gradledger_monitor.store.database import Store
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
 
 DatabaseOption = Annotated[str | None, typer.Option("--db", help="SQLAlchemy URL of the database.")]
 
@@ -28,11 +31,24 @@ def settings(**options: Any) -> Settings:
 
 
 def problems(error: ValidationError) -> str:
-    """The invalid settings, each with the variable that sets it."""
+    """The invalid settings, each with the variable or the file that sets it."""
     return "; ".join(
-        f"{environment_variable(str(e['loc'][0]))}: {e['msg']}" if e["loc"] else e["msg"]
+        f"{_set_by(str(e['loc'][0]))}{_value(e)}: {e['msg']}" if e["loc"] else e["msg"]
         for e in error.errors()
     )
+
+
+def _set_by(name: str) -> str:
+    """Where a setting gets its value, as a reader finds it."""
+    variable = environment_variable(name)
+    source = origin(Settings, setting_names, name) or variable
+    return source if source.startswith(variable) else f"{source}: {name}"
+
+
+def _value(error: ErrorDetails) -> str:
+    """The text in place of a number or a flag; other values may contain a secret."""
+    is_shown = error["type"] in ("int_parsing", "float_parsing", "bool_parsing")
+    return f"={str(error['input'])[:40]}" if is_shown else ""
 
 
 # Raised by Store() for a URL that names no usable database.

@@ -182,7 +182,7 @@ def test_the_file_in_the_home_folder_is_read_by_default(tmp_path: Path) -> None:
     [
         ({}, "prot = 1\n", "there is no setting prot"),
         ({}, "port = \n", "gradledger.toml"),
-        ({}, 'port = "many"\n', "GRADLEDGER_PORT"),
+        ({}, 'port = "many"\n', "gradledger.toml: port=many: Input should be a valid integer"),
         ({"GRADLEDGER_CONFIG": "/nowhere.toml"}, "", "/nowhere.toml: there is no such file"),
         ({"GRADLEDGER_DB_FILE": "/nowhere"}, "", "GRADLEDGER_DB_FILE=/nowhere"),
         ({"GRADLEDGER_DB": "a", "GRADLEDGER_DB_FILE": "b"}, "", "are both set"),

@@ -144,7 +144,7 @@ def test_one_step_can_be_looked_at_whole(service: Service) -> None:
 @pytest.mark.parametrize(
     ("variable", "text"),
     [
-        ({"GRADLEDGER_PORT": "many"}, "GRADLEDGER_PORT"),
+        ({"GRADLEDGER_PORT": "many"}, "GRADLEDGER_PORT=many: "),
         ({"GRADLEDGER_DB": "nonsense"}, "URL"),
         ({"GRADLEDGER_DB": "mysql://host/name"}, "sqlite"),
         ({"GRADLEDGER_DB": "sqlite:////dev/null/a.db"}, "/dev/null"),
