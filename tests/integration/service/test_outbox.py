@@ -137,6 +137,17 @@ def test_a_delivery_triggers_the_waiting_messages_of_its_channel(store: Store) -
     assert [again.id for again in claim(store, 4)] == [one.id]
 
 
+def test_a_channel_fails_while_a_message_waits_for_another_attempt(store: Store) -> None:
+    put(store)
+    assert outbox.failing(store) == {}
+    (one,) = claim(store, 1)
+    finish(store, one, FAILED, 2, again=5.0)
+    assert outbox.failing(store) == {"c": 1}
+    (again,) = claim(store, 6)
+    finish(store, again, DELIVERED, 7)
+    assert outbox.failing(store) == {}
+
+
 def test_retry_after_holds_all_messages_of_the_channel(store: Store) -> None:
     put(store)
     put(store, "another")

@@ -31,13 +31,19 @@ def medians(**values: float) -> run_diff.ComparedRun:
 
 def test_a_smaller_misallocation_is_called_improved() -> None:
     before, after = medians(misallocation=0.101, balance=1.0), medians(misallocation=0.0, balance=1)
-    assert run_diff.changes([before, after]) == ["Improved: d 10.1% \N{RIGHTWARDS ARROW} 0%."]
-    assert run_diff.changes([after, before]) == ["Worse: d 0% \N{RIGHTWARDS ARROW} 10.1%."]
+    improved = ["Improved: d 10.1% \N{RIGHTWARDS ARROW} 0%."]
+    assert run_diff.changes([before, after]) == {"a run (r)": improved}
+    assert run_diff.changes([before, before]) == {}
+    assert [*run_diff.changes([after, before]).values()] == [
+        ["Worse: d 0% \N{RIGHTWARDS ARROW} 10.1%."]
+    ]
 
 
 def test_a_balance_is_compared_with_one() -> None:
     four, half = medians(balance=4.0), medians(balance=0.5)
-    assert run_diff.changes([four, half]) == ["Improved: B 4 \N{RIGHTWARDS ARROW} 0.5."]
+    assert [*run_diff.changes([four, half]).values()] == [
+        ["Improved: B 4 \N{RIGHTWARDS ARROW} 0.5."]
+    ]
 
 
 def test_the_change_of_a_figure_is_a_factor_or_percentage_points() -> None:
@@ -89,4 +95,4 @@ def test_what_differs_in_the_environment_is_named() -> None:
         )
         for text in ("train.py", "train.py --fixed")
     )
-    assert run_diff.changes([before, after]) == ["Different environment: command."]
+    assert [*run_diff.changes([before, after]).values()] == [["Different environment: command."]]

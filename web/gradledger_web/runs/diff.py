@@ -156,14 +156,11 @@ def _is_measured(row: DiffRow) -> bool:
 # ---------------------------------------------------------------- changes as text
 
 
-def changes(runs: Sequence[ComparedRun]) -> list[str]:
-    """The changes from the first run to each other: verdict, findings, batch, rate, config."""
-    sentences: list[str] = []
-    before = runs[0]
-    for after in runs[1:]:
-        name = f"{_name(after.run)}: " if len(runs) > 2 else ""
-        sentences += [f"{name}{change}." for change in _changes(before, after)]
-    return sentences
+def changes(runs: Sequence[ComparedRun]) -> dict[str, list[str]]:
+    """The changes from the first run to each other one that differs, by its name: verdict,
+    findings, batch, rate, config."""
+    by_run = {_name(after.run): _changes(runs[0], after) for after in runs[1:]}
+    return {name: [f"{text}." for text in texts] for name, texts in by_run.items() if texts}
 
 
 def _name(run: RunRow) -> str:

@@ -83,6 +83,7 @@ def show(
         signing_secret=signing_secret,
         channels=channels,
         numbers=numbers,
+        failing=outbox.failing(state.store),
         known_channels=sorted({c["name"] for c in channels} | {name for name, _ in numbers}),
         states=STATES,
         tally={name: number for name, number in tally.items() if number or name == wanted.state},

@@ -284,6 +284,15 @@ def counts(store: Store) -> dict[tuple[str, ...], int]:
         return {(channel, state): number for channel, state, number in rows}
 
 
+def failing(store: Store) -> dict[str, int]:
+    """Numbers of waiting messages whose last attempt failed, by channel."""
+    retried = and_(alerts.c.state == WAITING, alerts.c.failures > 0)
+    number = func.count().label("number")
+    query = select(alerts.c.channel, number).where(retried).group_by(alerts.c.channel)
+    with store.reading() as connection:
+        return {row.channel: row.number for row in connection.execute(query)}
+
+
 def prune(store: Store, before: float) -> int:
     """Remove messages that were delivered or dead before a time; return their number."""
     old = and_(alerts.c.state != WAITING, alerts.c.finished < before)
