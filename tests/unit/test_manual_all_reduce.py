@@ -221,7 +221,7 @@ def test_what_cancels_between_the_ranks_may_be_off_by_the_rounding_of_its_parts(
 def test_a_rank_that_sent_no_sample_leaves_the_step_unmeasured() -> None:
     one = record([term(10, 1 / 10)], sync="unknown", post_factor=None, collectives_after=4)
     merged = facts(replace(one, samples=Samples(LEFT[0], SUM)), one)
-    assert merged.unmeasured == "rank 0: how the ranks' gradients were combined was not seen"
+    assert merged.unmeasured == "how the ranks' gradients were combined was not seen"
 
 
 def taken_over(norm: float = 3.0, own: Any = LEFT[1]) -> StepFacts:
@@ -286,7 +286,7 @@ def test_ranks_that_scale_what_is_added_up_outside_grad_differently_are_named() 
     assert merged.all_reduce is not None and merged.all_reduce.scales == (1.0, 0.5)
     assert (
         merged.unmeasured
-        == "rank 0: the ranks step on different gradients, or each on other parameters"
+        == "the ranks step on different gradients, or each on other parameters"
     )
 
 
@@ -366,7 +366,7 @@ def test_groups_of_ranks_are_found_also_if_each_rank_scales_its_sum() -> None:
     assert merged.all_reduce is not None and merged.all_reduce.groups == ((0, 1), (2, 3))
     assert (
         merged.unmeasured
-        == "rank 0: the ranks step on different gradients, or each on other parameters"
+        == "the ranks step on different gradients, or each on other parameters"
     )
     doubled = [2 * value for value in second]
     merged = step(first, first, second, doubled, left=FOUR)

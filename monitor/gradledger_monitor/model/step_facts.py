@@ -276,7 +276,9 @@ class StepFacts:
             if reason in WITHOUT_BACKWARD and record.trainable and len(self.run.optimizers) > 1:
                 reason = f"no backward reached the parameters of {self.optimizer_label}"
             if reason:
-                return reason if self.run.world_size == 1 else f"rank {rank}: {reason}"
+                together = self.all_reduce is not None and reason == self.all_reduce.reason
+                of_all = self.run.world_size == 1 or together
+                return reason if of_all else f"rank {rank}: {reason}"
         return None
 
     def _factor_unmeasured(self) -> str | None:
