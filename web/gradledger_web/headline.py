@@ -93,8 +93,10 @@ def _sentence_and_detail(
     if causes and evaluation.verdict in ("broken", "suspect"):
         others = len(causes) - 1
         more = f"{formatting.plural(others, 'more finding')} below." if others else ""
+        open_checks = ", ".join(_not_measured(evaluation, required=True))
+        unclear = f"Not measured: {open_checks}." if open_checks else ""
         return f"{causes[0].title.rstrip('.')}.", " ".join(
-            filter(None, (more, _acknowledged(causes)))
+            filter(None, (more, _acknowledged(causes), unclear))
         )
     period = formatting.plural(steps, "optimizer step")
     not_measured = _not_measured(evaluation)

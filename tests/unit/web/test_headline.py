@@ -44,6 +44,15 @@ def test_the_worst_cause_is_the_sentence_and_symptoms_are_separate() -> None:
     assert [symptom.rule for symptom in summary.symptoms] == ["x.sym"]
 
 
+def test_a_verdict_with_findings_names_the_required_checks_that_were_not_measured() -> None:
+    tree = (
+        TreeNode("reduction", "?", "not_measured", "compiled"),
+        TreeNode("norm", "?", "not_measured", "needs 20 steps"),
+    )
+    result = evaluation("suspect", finding("run.stalled", "warning"), tree=tree)
+    assert headline.summarize(result, 5).detail == "Not measured: reduction."
+
+
 def test_incomplete_names_what_was_not_measured() -> None:
     tree = (TreeNode("reduction", "?", "not_measured", "compiled"), TreeNode("loop", "?", "ok"))
     summary = headline.summarize(evaluation("incomplete", tree=tree), 5)
