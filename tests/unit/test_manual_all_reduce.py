@@ -284,10 +284,7 @@ def test_what_is_added_up_outside_grad_and_combined_is_accounted_for_like_other_
 def test_ranks_that_scale_what_is_added_up_outside_grad_differently_are_named() -> None:
     merged = moved(scaled(0.5), scaled(0.25))
     assert merged.all_reduce is not None and merged.all_reduce.scales == (1.0, 0.5)
-    assert (
-        merged.unmeasured
-        == "the ranks step on different gradients, or each on other parameters"
-    )
+    assert merged.unmeasured == "the ranks step on different gradients, or each on other parameters"
 
 
 def test_what_is_neither_the_last_gradients_nor_all_of_them_is_not_measured() -> None:
@@ -364,10 +361,7 @@ def test_groups_of_ranks_are_found_also_if_each_rank_scales_its_sum() -> None:
     first, second = added(*FOUR[:2], factor=0.5), added(*FOUR[2:], factor=0.5)
     merged = step(first, first, second, second, left=FOUR)
     assert merged.all_reduce is not None and merged.all_reduce.groups == ((0, 1), (2, 3))
-    assert (
-        merged.unmeasured
-        == "the ranks step on different gradients, or each on other parameters"
-    )
+    assert merged.unmeasured == "the ranks step on different gradients, or each on other parameters"
     doubled = [2 * value for value in second]
     merged = step(first, first, second, doubled, left=FOUR)
     assert merged.all_reduce is not None and merged.all_reduce.groups == ((0, 1), (2, 3))
