@@ -269,16 +269,14 @@ class StepFacts:
         return f"no record of rank {', '.join(map(str, ranks[:8]))} arrived"
 
     def _unmeasured(self) -> str | None:
-        """Why this window has no ledger, or None. Without all ranks, weights are compared among the
-        others, and their sum is not known: see ``factor_unmeasured``."""
+        """Why this window has no ledger; None, too, if a rank is missing: ``factor_unmeasured``."""
         for rank, record in self.records.items():
             reason = why_unmeasured(record, self.applied_by_rank[rank], self.all_reduce)
             if reason in WITHOUT_BACKWARD and record.trainable and len(self.run.optimizers) > 1:
                 reason = f"no backward reached the parameters of {self.optimizer_label}"
             if reason:
-                together = self.all_reduce is not None and reason == self.all_reduce.reason
-                of_all = self.run.world_size == 1 or together
-                return reason if of_all else f"rank {rank}: {reason}"
+                of_all = self.all_reduce is not None and reason == self.all_reduce.reason
+                return reason if of_all or self.run.world_size == 1 else f"rank {rank}: {reason}"
         return None
 
     def _factor_unmeasured(self) -> str | None:
