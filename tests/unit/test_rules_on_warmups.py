@@ -16,10 +16,15 @@ def found(planned: int, warmup: int = 0) -> list[Finding]:
 
 
 def test_a_warm_up_longer_than_the_training_is_a_warning() -> None:
-    (finding,) = found(10, warmup=500)
+    (finding,) = found(250, warmup=500)
     assert (finding.rule, finding.severity) == ("schedule.only_warmup", "warning")
-    assert "planned for 10 steps, has made 10, and has a warm-up of 500 steps" in finding.summary
+    assert "planned for 250 steps, has made 10, and has a warm-up of 500 steps" in finding.summary
     assert finding.first_step == 10
+
+
+def test_a_short_training_may_try_out_a_longer_one() -> None:
+    (finding,) = found(10, warmup=500)
+    assert (finding.rule, finding.severity) == ("schedule.only_warmup", "info")
 
 
 def test_other_plans_that_are_unfinished_have_no_warm_up() -> None:

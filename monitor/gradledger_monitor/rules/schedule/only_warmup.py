@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gradledger_monitor.model.findings import Outcome
+from gradledger_monitor.rules.definition import Parameter
 from gradledger_monitor.rules.number_text import counted
 from gradledger_monitor.rules.rule import AT_THE_END, OK, Rule, Window, finding
 
@@ -21,7 +22,8 @@ class OnlyWarmup(Rule):
     When the training ends normally: the schedule, a function of ``LambdaLR``, has made the number
     of steps that it is planned for, and the function holds a warm-up that is at least as long. The
     rate never fell. Both numbers are read from the variables of the function, that of the warm-up
-    by its name; those of transformers' schedules are among them.
+    by its name; those of transformers' schedules are among them. In a training of fewer than 200
+    steps, which may try out a longer one, it is information.
 
     **Why it matters**
 
@@ -45,6 +47,7 @@ class OnlyWarmup(Rule):
 
     points_at = ("schedule", "step")
     precondition = AT_THE_END
+    short = Parameter(200, "planned steps below which it is information: it may be a trial")
 
     def evaluate(self, window: Window) -> Outcome:
         """What the process left at its end."""
@@ -52,7 +55,7 @@ class OnlyWarmup(Rule):
         if left is None or not left.warmup:
             return OK
         return finding(
-            "warning",
+            "info" if left.planned < self.short else "warning",
             "The warm-up is longer than the training",
             f"The LR schedule is planned for {counted(left.planned, 'step')}, has made "
             f"{left.scheduled:,}, and has a warm-up of {counted(left.warmup, 'step')}. The "

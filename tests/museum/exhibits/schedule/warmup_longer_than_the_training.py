@@ -5,7 +5,7 @@ from torch.nn.functional import mse_loss
 
 from museum.parts import mlp
 
-STEPS = 60
+STEPS = 240
 
 
 def linear(
