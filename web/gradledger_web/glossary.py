@@ -84,7 +84,7 @@ class Fact:
 _LABELS = {
     "balance": "balance B",
     "misallocation": "misallocation d",
-    "misallocation_recent": "d, mean of the last steps",
+    "misallocation_recent": "recent mean d",
     "relative_weights": "relative weights \N{GREEK SMALL LETTER RHO}",
     "loss_reported": "reported loss",
     "loss_token": "token-weighted loss",

@@ -37,13 +37,13 @@ def test_the_headline_omits_correct_values() -> None:
 def test_the_headline_has_the_mean_over_the_last_steps() -> None:
     evidence = {"misallocation": 0.276, "misallocation_recent": 0.258, "balance": 1.0}
     (fact,) = glossary.headline(evidence)
-    assert (fact.label, fact.text) == ("d, mean of the last steps", "25.8%")
+    assert (fact.label, fact.text) == ("recent mean d", "25.8%")
 
 
 def test_the_figure_of_a_step_is_told_apart_from_the_mean() -> None:
     evidence = {"misallocation": 0.38, "misallocation_recent": 0.215}
     labels = [fact.label for fact in glossary.facts(evidence, 60)]
-    assert labels == ["misallocation d of step 60", "d, mean of the last steps"]
+    assert labels == ["misallocation d of step 60", "recent mean d"]
     (fact,) = glossary.facts({"misallocation": 0.38}, 60)
     assert fact.label == "misallocation d"
 
