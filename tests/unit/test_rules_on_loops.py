@@ -527,7 +527,7 @@ def test_backwards_that_no_step_followed_are_an_error_if_the_loop_began_anew() -
     assert left_open(5, zeroed=69, norms=70, nonfinite_norms=35) is not None
     piled_up = left_open(5, zeroed=0, trained=69)
     assert piled_up is not None and piled_up.severity == "warning"
-    assert "All steps before took at most 69 backwards." in piled_up.summary
+    assert "All steps before together took at most 69 backwards." in piled_up.summary
     assert left_open(5, zeroed=0, trained=70) is None  # as one epoch after the training
     assert left_open(5, zeroed=1, trained=10) is None  # measured one by one
     assert left_open(5, zeroed=0, trained=10, inputs=8) is None  # as for a saliency map

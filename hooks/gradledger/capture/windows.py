@@ -42,11 +42,13 @@ from typing import Any
 
 import torch
 
-from gradledger.capture.async_copy import Deferred, values_soon
+from gradledger import guard
+from gradledger.capture.async_copy import Deferred
 from gradledger.capture.backwards import Backwards, is_alive
 from gradledger.capture.code.call_sites import CalledFrom
 from gradledger.capture.gradient_probe import GradientProbe, copy_coordinates, spread
 from gradledger.capture.isolation import has_readable_grad, is_abstract, local_part, version_of
+from gradledger.capture.left_open import is_abandoned, is_left_open
 from gradledger.capture.open_parts import DroppedOptimizer, OpenEvent, OpenUnfinished, Schedule
 from gradledger.capture.open_records import CountedMicroBatch, OpenMicroBatch, OpenStep
 from gradledger.capture.open_terms import note_step
@@ -61,9 +63,9 @@ UNREADABLE = "its parameters are tensor subclasses or no leaves: their gradients
 ABSENT = (0, 0)
 # torch.utils.weak.TensorWeakRef calls this when it returns its tensor.
 _fix_weakref: Any = getattr(torch.Tensor, "_fix_weakref", None)
-MAX_OPEN_MICRO_BATCHES, MAX_OPEN_EVENTS = 4096, 512  # limits of memory: a loop may never step
-# Backwards that are reported if no step follows: more than these (of lines of steps), times usual.
-LEFT_OPEN, AGAIN, TIMES_USUAL = 64, 16, 8
+# Limits of memory, for a loop that never steps.
+MAX_OPEN_MICRO_BATCHES = 4096
+MAX_OPEN_EVENTS = 512
 
 
 class OptimizerWindow:
@@ -103,6 +105,7 @@ class OptimizerWindow:
         self.versions: list[int] = []  # of the probed parameters, when the last backward had ended
         self.initial: Deferred | None = None  # their values, of the first window
         self.partial = False  # the start of the window was not observed: no record of it
+        self.left_open = False  # it was, when the script dropped the optimizer
         self.by_hand = False  # no optimizer of PyTorch holds its parameters
         self.fed = False  # a backward has added to its gradients
         self.starved = False  # it steps on gradients, and no backward has added to them
@@ -151,9 +154,16 @@ class OptimizerWindow:
         return bool(parameters) and not any(map(has_readable_grad, parameters))
 
     def _release(self, _: Any) -> None:
-        """The script has dropped the optimizer: drop every reference to the script's objects."""
-        self._probed, self.micro_batches, self.events = [], [], []
-        self.sources = []
+        """The script has dropped the optimizer: drop every reference to the script's objects.
+
+        Except for what the window counts if it is left open: a function that trains drops its
+        optimizer where it returns. The values that the first window needs may be on a device.
+        """
+        with guard.fail_open("the end of an optimizer"):
+            self.left_open = self.steps > 0 and is_left_open(self)
+        if not self.left_open:
+            self.micro_batches, self.events = [], []
+        self._probed, self.sources = [], []
         self.sample_at_last_step = self.sample_before = self.initial = None
         self.probe.release()
 
@@ -231,29 +241,6 @@ class OptimizerWindow:
             self.events.append(event)
             if event.own:
                 self.code.locate(event.op, self.steps)
-
-    def is_abandoned(self) -> bool:
-        """Whether scaled gradients of the open window were zeroed after a clip read their norm."""
-        clipped = any(event.op == "clip_norm" for event in self.events)
-        zeroed = any(counted.fresh for counted in self.micro_batches[1:])
-        scaled = any(counted.micro_batch.scale is not None for counted in self.micro_batches)
-        return clipped and zeroed and scaled and self.optimizer is not None
-
-    def is_left_open(self) -> bool:
-        """Whether far more backwards than usual are in the window, and nothing updated it."""
-        most = AGAIN if self.code.are_stepped(self.micro_batches) else LEFT_OPEN
-        most, count = max(most, TIMES_USUAL * self.largest), len(self.micro_batches)
-        if count <= most or self.by_hand or self.partial:
-            return False
-        probed = self.probed_parameters
-        updated = any(counted.changed for counted in self.micro_batches)
-        if not probed or updated or self.read_versions() != self.versions:
-            return False
-        if self.initial is None:
-            return True
-        now = copy_coordinates(probed)
-        values = None if now is None else values_soon([self.initial, now])
-        return values is not None and values[0] == values[1]
 
     def discard(self) -> None:
         """Empty the window: after a pause its contents are incomplete, the last step unknown."""
@@ -359,7 +346,7 @@ class OpenWindows:
 
     def abandoned(self) -> list[OptimizerWindow]:
         """At the end of the process: windows that a guard abandoned."""
-        windows = [window for window in self.of_this_thread() if window.is_abandoned()]
+        windows = [window for window in self.of_this_thread() if is_abandoned(window)]
         for window in windows:
             window.code.stop()  # the script does not step here
         return windows
@@ -378,7 +365,8 @@ class OpenWindows:
             schedule = window.schedule if is_last else None
             plan = schedule and schedule.unfinished(window.steps, window.largest)
             models = models_of(window)
-            if plan or models or (stepped in ([], [window]) and window.is_left_open()):
+            is_open = stepped in ([], [window]) and (window.left_open or is_left_open(window))
+            if plan or models or is_open:
                 window.code.stop()
                 trained, stepped_on = window.steps * window.largest, window.code.are_stepped
                 left = plan or OpenUnfinished(0, 0, trained, 0, stepped_on(window.micro_batches))

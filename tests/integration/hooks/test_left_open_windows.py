@@ -98,6 +98,28 @@ def test_a_loop_that_goes_on_without_its_step_is_reported_sooner(
         assert vars(last.left_open) == vars(expected)
 
 
+@pytest.mark.parametrize("updates", [False, True])
+def test_a_function_that_trains_drops_its_optimizer_where_it_returns(updates: bool) -> None:
+    """Unless something else updates the parameters, what it left open is reported at the end."""
+
+    def train() -> None:
+        model, optimizer = model_and_optimizer()
+        for number in range(2 + MANY):
+            optimizer.zero_grad()
+            backward(model)
+            if number < 2:
+                optimizer.step()
+            elif updates:
+                with torch.no_grad():
+                    for parameter in model.parameters():
+                        parameter.mul_(0.9)
+
+    with recorded_to_the_end() as recording:
+        train()
+    left = [record.left_open for record in records_of(recording) if record.left_open is not None]
+    assert [each.backwards for each in left] == ([] if updates else [MANY])
+
+
 def test_a_helper_that_measures_gradients_after_the_training_is_another_line() -> None:
     with recorded_to_the_end() as recording:
         model, optimizer = model_and_optimizer()

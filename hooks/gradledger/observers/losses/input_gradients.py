@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch.nn import Parameter
 
-from gradledger.capture.windows import LEFT_OPEN
+from gradledger.capture.left_open import LEFT_OPEN
 from gradledger.observers.losses.node_names import PARAMETER
 
 if TYPE_CHECKING:

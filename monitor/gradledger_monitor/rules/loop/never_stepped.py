@@ -143,6 +143,6 @@ def _what_it_may_be(left_open: LeftOpen, step: int) -> str:
             "may leave out the step."
         )
     return (
-        f" All steps before took at most {counted(left_open.trained, 'backward')}. If these "
-        "measure gradients after the training, zero the gradients before each of them."
+        f" All steps before together took at most {counted(left_open.trained, 'backward')}. If "
+        "these measure gradients after the training, zero the gradients before each of them."
     )
