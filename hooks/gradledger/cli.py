@@ -60,8 +60,8 @@ def main() -> int:
             return 0
         case ["run", *rest]:
             return run(rest)
-        case ["doctor"]:
-            return _doctor()
+        case ["doctor", *rest]:
+            return _doctor(rest)
         case [command, *_]:
             return _monitor(command)
     raise AssertionError("unreachable: the cases cover all command lines")
@@ -94,7 +94,11 @@ def run(argv: list[str]) -> int:
     return _exec(command, env)
 
 
-def _doctor() -> int:
+def _doctor(argv: list[str]) -> int:
+    argparse.ArgumentParser(
+        prog="gradledger doctor",
+        description="Check versions, hooks, service, token, clock and spool.",
+    ).parse_args(argv)
     try:
         return importlib.import_module("gradledger.doctor").main()  # type: ignore[no-any-return]
     except BrokenPipeError:  # `gradledger doctor | head -1`

@@ -1,7 +1,4 @@
-"""Which windows no step closed: at the end of the process, or where the script drops an optimizer.
-
-These functions read an ``OptimizerWindow``; the caller reports what it holds.
-"""
+"""Which windows no step closed until the process ends."""
 
 from __future__ import annotations
 
@@ -26,14 +23,21 @@ def is_abandoned(window: OptimizerWindow) -> bool:
 
 
 def is_left_open(window: OptimizerWindow) -> bool:
-    """Whether far more backwards than usual are in the window, and nothing updated it."""
+    """Whether far more backwards than usual are in the window, and nothing updated it.
+
+    Of an optimizer that the script has dropped, no parameter can be read: an update after the last
+    backward would not be noticed, and one in between is.
+    """
     most = AGAIN if window.code.are_stepped(window.micro_batches) else LEFT_OPEN
     most, count = max(most, TIMES_USUAL * window.largest), len(window.micro_batches)
     if count <= most or window.by_hand or window.partial:
         return False
+    if any(counted.changed for counted in window.micro_batches):
+        return False
+    if window.optimizer is None:
+        return True
     probed = window.probed_parameters
-    updated = any(counted.changed for counted in window.micro_batches)
-    if not probed or updated or window.read_versions() != window.versions:
+    if not probed or window.read_versions() != window.versions:
         return False
     if window.initial is None:
         return True

@@ -42,13 +42,12 @@ from typing import Any
 
 import torch
 
-from gradledger import guard
 from gradledger.capture.async_copy import Deferred
 from gradledger.capture.backwards import Backwards, is_alive
 from gradledger.capture.code.call_sites import CalledFrom
 from gradledger.capture.gradient_probe import GradientProbe, copy_coordinates, spread
 from gradledger.capture.isolation import has_readable_grad, is_abstract, local_part, version_of
-from gradledger.capture.left_open import is_abandoned, is_left_open
+from gradledger.capture.left_open import AGAIN, is_abandoned, is_left_open
 from gradledger.capture.open_parts import DroppedOptimizer, OpenEvent, OpenUnfinished, Schedule
 from gradledger.capture.open_records import CountedMicroBatch, OpenMicroBatch, OpenStep
 from gradledger.capture.open_terms import note_step
@@ -70,6 +69,8 @@ MAX_OPEN_EVENTS = 512
 
 class OptimizerWindow:
     """One optimizer with its open window: from its last step to the next one."""
+
+    FEW = AGAIN
 
     def __init__(self, optimizer: Any) -> None:
         self._optimizer = weakref.ref(optimizer, self._release)
@@ -105,7 +106,6 @@ class OptimizerWindow:
         self.versions: list[int] = []  # of the probed parameters, when the last backward had ended
         self.initial: Deferred | None = None  # their values, of the first window
         self.partial = False  # the start of the window was not observed: no record of it
-        self.left_open = False  # it was, when the script dropped the optimizer
         self.by_hand = False  # no optimizer of PyTorch holds its parameters
         self.fed = False  # a backward has added to its gradients
         self.starved = False  # it steps on gradients, and no backward has added to them
@@ -156,12 +156,10 @@ class OptimizerWindow:
     def _release(self, _: Any) -> None:
         """The script has dropped the optimizer: drop every reference to the script's objects.
 
-        Except for what the window counts if it is left open: a function that trains drops its
-        optimizer where it returns. The values that the first window needs may be on a device.
+        Except for what the window counts if it may be left open: a function that trains drops its
+        optimizer where it returns. Reads no global name: the interpreter may be ending.
         """
-        with guard.fail_open("the end of an optimizer"):
-            self.left_open = self.steps > 0 and is_left_open(self)
-        if not self.left_open:
+        if not self.steps or len(self.micro_batches) <= self.FEW:
             self.micro_batches, self.events = [], []
         self._probed, self.sources = [], []
         self.sample_at_last_step = self.sample_before = self.initial = None
@@ -365,8 +363,7 @@ class OpenWindows:
             schedule = window.schedule if is_last else None
             plan = schedule and schedule.unfinished(window.steps, window.largest)
             models = models_of(window)
-            is_open = stepped in ([], [window]) and (window.left_open or is_left_open(window))
-            if plan or models or is_open:
+            if plan or models or (stepped in ([], [window]) and is_left_open(window)):
                 window.code.stop()
                 trained, stepped_on = window.steps * window.largest, window.code.are_stepped
                 left = plan or OpenUnfinished(0, 0, trained, 0, stepped_on(window.micro_batches))
