@@ -11,6 +11,8 @@ from dataclasses import asdict, dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from gradledger_web import formatting
+
 if TYPE_CHECKING:
     from gradledger_monitor.model.findings import TreeNode
 
@@ -384,7 +386,8 @@ def _bars(name: str, colour: str, x: list[str], y: list[float]) -> dict[str, Any
         "x": x,
         "y": y,
         "marker": {"color": colour},
-        "hovertemplate": "%{y:.2%}",
+        "customdata": [formatting.percent(share) for share in y],
+        "hovertemplate": "%{customdata}",
     }
 
 

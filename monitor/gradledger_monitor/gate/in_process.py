@@ -39,6 +39,7 @@ def assert_balanced(
     Raises ValueError if a pattern matches no rule, and RuntimeError if a ledger is open in this
     process.
     """
+    __tracebackhide__ = True  # pytest shows the test that calls it
     overrides = RuleOverrides(off=tuple(allow))
     overrides.check(rules_by_id())
     runs = _trained_and_evaluated(train, overrides, watch_arguments)

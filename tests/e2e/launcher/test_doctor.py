@@ -36,6 +36,12 @@ def test_where_all_is_well_it_exits_0_and_names_what_it_checked(
     assert "torch.compile" in checks["not seen"]
 
 
+def test_it_has_a_help_and_no_arguments(launch: Launch) -> None:
+    assert "usage: gradledger doctor" in launch("doctor", "--help").stdout
+    refused = launch("doctor", "--all")
+    assert (refused.returncode, "--all" in refused.stderr) == (2, True)
+
+
 def test_a_refused_token_and_a_stopped_service_exit_1(launch: Launch, tmp_path: Path) -> None:
     with running_service(tmp_path / "gradledger.db", access="token") as service:
         done = launch("doctor", GRADLEDGER_URL=service.url, GRADLEDGER_TOKEN="gl_wrong")
