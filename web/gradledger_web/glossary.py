@@ -173,7 +173,8 @@ def headline(evidence: dict[str, Any]) -> list[Fact]:
     """Misallocation and balance, if they are measured and wrong: of misallocation, the mean over
     the last steps, where the rule has one."""
     recent = "misallocation_recent"
-    keys = [recent if key == "misallocation" and recent in evidence else key for key in _SHOWN]
+    has_mean = evidence.get(recent) is not None  # of several losses, there is none
+    keys = [recent if key == "misallocation" and has_mean else key for key in _SHOWN]
     values = {key: evidence.get(key) for key in keys}
     return facts({key: value for key, value in values.items() if value != _CORRECT_VALUES[key]})
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from gradledger_monitor.evaluation.decision_tree import is_answered_by
 from gradledger_monitor.model.findings import SEVERITIES
 from gradledger_web import formatting
 
@@ -18,6 +19,7 @@ LastValues = Mapping[str, "LastValue"]
 EVALUATION_PREFIX = "evaluation "  # marks evaluation metrics among the figures
 
 SAME = "as above"
+SPIKE = "norm.spike"
 _TOLERANCE = 0.01  # of a balance or a misallocation: smaller differences are rounding
 ANSWERS = {
     "ok": "Yes",
@@ -64,7 +66,8 @@ def build_nodes(
         findings = _findings_of(tree_node, evaluation, causes)
         suspect = primary if primary is not None and primary in findings else None
         shown = _wrong(last) if tree_node.status == "finding" else last
-        evidence = ", ".join(filter(None, _evidence(tree_node.node, shown, ranks)))
+        spikes = _spikes(evaluation) if tree_node.node == "norm" else ""
+        evidence = ", ".join(filter(None, [spikes, *_evidence(tree_node.node, shown, ranks)]))
         node = _node(tree_node, findings, suspect, on_path, evidence)
         nodes.append(replace(node, reason=SAME) if node.reason and node.reason == reason else node)
         reason = node.reason
@@ -78,8 +81,7 @@ def _findings_of(
     """The causes at a node; its symptoms if it has no cause."""
     if node.status != "finding":
         return []
-    rules = node.reason.split(", ")
-    findings = [finding for finding in evaluation.findings if finding.rule in rules]
+    findings = [f for f in evaluation.findings if is_answered_by(node.node, f.rule)]
     return [finding for finding in causes if finding in findings] or findings
 
 
@@ -137,6 +139,12 @@ def _value(last: LastValues, name: str, template: str) -> str:
 
 def _at(last: LastValue) -> str:
     return "" if last.step is None else f" at step {formatting.count(last.step)}"
+
+
+def _spikes(evaluation: EvaluationResult) -> str:
+    """How often the norm jumped, as the rule counts it."""
+    status, _, account = evaluation.coverage.get(SPIKE, "").partition(": ")
+    return account.partition("; ")[0] if status in ("ok", "finding") else ""
 
 
 def _per_step(last: LastValues, name: str, noun: str) -> str:

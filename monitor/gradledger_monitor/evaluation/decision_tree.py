@@ -96,6 +96,12 @@ def nodes_of(rule: str) -> Set[str]:
     }
 
 
+def is_answered_by(node: str, rule: str) -> bool:
+    """Whether a finding of this rule is one at the question with this node."""
+    besides = {question.besides: question.node for question in QUESTIONS}
+    return node in nodes_of(rule) or besides.get(rule) == node
+
+
 def build_tree(coverage: Mapping[str, Outcome], required: Set[str]) -> list[TreeNode]:
     """Each question with its status; ``required`` are the rules that every run must measure."""
     return [_node(question, coverage, required) for question in QUESTIONS]
@@ -106,7 +112,7 @@ def _node(question: Question, coverage: Mapping[str, Outcome], required: Set[str
         rule: outcome
         for rule, outcome in coverage.items()
         if question.node in nodes_of(rule)
-        or (rule == question.besides and outcome.status == "finding")
+        or (is_answered_by(question.node, rule) and outcome.status == "finding")
     }
     if question.needs is not None:
         required = required | {question.needs}

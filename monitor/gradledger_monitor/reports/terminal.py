@@ -153,7 +153,8 @@ def _acknowledgement(acknowledgement: Acknowledgement) -> str:
 
 def _node(node: TreeNode) -> RenderableType:
     status, style = f"  {glossary.STATUSES[node.status]:<15}", _STATUS_STYLES[node.status]
-    reason = f" ({node.reason})" if node.reason and node.status != "ok" else ""
+    counts = node.status != "ok" or node.node == "norm"  # the spikes; an ok of others has none
+    reason = f" ({node.reason})" if node.reason and counts else ""
     return _Indented(Text.assemble(node.question, (reason, "dim")), status, style)
 
 

@@ -37,6 +37,16 @@ def test_the_tree_does_not_repeat_a_reason_and_has_the_colour_of_its_worst_findi
     assert nodes[2].evidence == "last B = 4"  # not the misallocation, which is right
 
 
+def test_the_question_about_norms_leads_to_the_spike_and_counts_them() -> None:
+    finding = Finding("norm.spike", 0, "warning", 61, 62, 2, "", "", "", evidence={})
+    text = "1 spike, 249x at step 40,000, recovered"
+    tree = [TreeNode("norm", "?", "finding", f"norm.spike: {text}")]
+    evaluation = EvaluationResult("suspect", [finding], tree, {"norm.spike": f"finding: {text}"})
+    (node,) = tree_svg.build_nodes(evaluation, [finding], {"norm": [1.0]}, 1)
+    assert (node.suspect, node.severity) == (finding, "warning")
+    assert node.evidence == f"{text}, norm 1"
+
+
 def test_of_many_ranks_those_without_a_record_come_first() -> None:
     size = 2 * rank_table.MOST_ROWS
     parts = [RankPart(rank, 8, 2, computes_loss=True) for rank in range(size) if rank != size - 2]
