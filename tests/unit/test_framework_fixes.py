@@ -10,7 +10,7 @@ import pytest
 from gradledger.records import Samples
 from gradledger_monitor.model.step_facts import RunInfo
 from gradledger_monitor.rules.docs import rules_by_id
-from gradledger_monitor.rules.framework_fixes import FRAMEWORK_FIXES, fix, framework
+from gradledger_monitor.rules.framework_fixes import FRAMEWORK_FIXES, fix, framework, with_optimizer
 from gradledger_monitor.rules.reduction import fixes
 from helpers.facts import facts, judged, record, term
 
@@ -110,3 +110,18 @@ def test_a_mean_by_class_weights_is_fixed_by_their_sum() -> None:
 def test_another_loss_gets_no_cross_entropy(kind: str) -> None:
     assert shown({}, kind=kind) == fixes.SUM_OVER_WINDOW
     assert shown({"environment": ACCELERATE}, kind=kind) == fixes.SUM_OVER_WINDOW
+
+
+OF_ADAMW = "optimizer = torch.optim.AdamW(model.parameters(), lr=lr)"
+
+
+@pytest.mark.parametrize(
+    ("name", "fix"),
+    [
+        ("SGD", "optimizer = torch.optim.SGD(model.parameters(), lr=lr)"),
+        ("Lion", "optimizer = Lion(model.parameters(), lr=lr)"),
+        ("optimizer", OF_ADAMW),  # the class was not recorded
+    ],
+)
+def test_a_fix_names_the_optimizer_of_the_script(name: str, fix: str) -> None:
+    assert with_optimizer(OF_ADAMW, name) == fix

@@ -1,4 +1,6 @@
-"""Fixes in the API of the framework that runs the loop; other loops get the rule's own snippet.
+"""Fixes in the API of the framework that runs the loop, and with the optimizer of the script.
+
+Other loops get the rule's own snippet.
 
 The rules on reductions choose theirs in ``reduction/fixes.py``, by more than the framework.
 """
@@ -6,6 +8,12 @@ The rules on reductions choose theirs in ``reduction/fixes.py``, by more than th
 from __future__ import annotations
 
 from gradledger_monitor.model.step_facts import RunInfo
+
+# Classes of torch.optim. Others are named without their module, which is not known.
+_OF_PYTORCH = (
+    *("ASGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "LBFGS", "Muon"),
+    *("NAdam", "RAdam", "RMSprop", "Rprop", "SGD", "SparseAdam"),
+)
 
 FRAMEWORK_FIXES: dict[str, dict[str, str]] = {
     "scaler.clip_before_unscale": {
@@ -58,3 +66,11 @@ def framework(run: RunInfo) -> str:
         return configured
     imported = "accelerate" in run.environment and "transformers" not in run.environment
     return "accelerate" if imported else "plain"
+
+
+def with_optimizer(plain: str, name: str) -> str:
+    """The snippet with the optimizer of the script, of the class ``name``, in place of AdamW."""
+    if not name[:1].isupper():  # not recorded
+        return plain
+    full = f"torch.optim.{name}" if name in _OF_PYTORCH else name
+    return plain.replace("torch.optim.AdamW", full)

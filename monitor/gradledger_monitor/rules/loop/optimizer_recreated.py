@@ -8,12 +8,13 @@ from collections.abc import Mapping
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.rules.definition import DEFAULTS, Parameter
+from gradledger_monitor.rules.framework_fixes import with_optimizer
 from gradledger_monitor.rules.number_text import counted
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding
 from gradledger_monitor.rules.state import declare
 
 FIX = """\
-optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)   # once, before all loops
+optimizer = torch.optim.AdamW(model.parameters(), lr=lr)   # once, before all loops
 for epoch in range(epochs):
     for x, y in loader:
         ..."""
@@ -89,7 +90,7 @@ class OptimizerRecreated(Rule):
             f"{self.needed} began with an empty state, and the averages of the gradients that the "
             f"one before had were lost.{reach} If each of them is another phase, such as a "
             "task, this may be intended.",
-            FIX,
+            with_optimizer(FIX, name),
             optimizers=self.needed + 1,
             steps_of_each=steps,
             horizon=round(horizon) or None,

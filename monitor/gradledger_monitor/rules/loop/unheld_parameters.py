@@ -6,6 +6,7 @@ import re
 
 from gradledger_monitor.ingest.schema import StepRecord, Unheld
 from gradledger_monitor.model.findings import Outcome, Severity
+from gradledger_monitor.rules.framework_fixes import with_optimizer
 from gradledger_monitor.rules.number_text import counted
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_applicable
 
@@ -13,7 +14,7 @@ MOST_NAMED = 6  # parameters in the summary
 
 FIX = """\
 # create the optimizer last, when the model is complete, and modules in an nn.ModuleList
-optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
+optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
 held = {id(p) for group in optimizer.param_groups for p in group["params"]}
 print([name for name, p in model.named_parameters() if p.requires_grad and id(p) not in held])
 # what is unfrozen later: optimizer.add_param_group({"params": part.parameters()})
@@ -82,7 +83,7 @@ class UnheldParameters(Rule):
             f"{_names(unheld)} got gradients, and no optimizer of the process holds "
             f"{'it' if unheld.count == 1 else 'them'}. The values have not changed. "
             f"{_cause(unheld, replaced, frozen, window.facts.optimizer_name)}",
-            FIX,
+            with_optimizer(FIX, window.facts.optimizer_name),
             parameters=unheld.count,
             elements=unheld.elements,
             names=unheld.names,

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.rules.definition import DEFAULTS, Parameter
+from gradledger_monitor.rules.framework_fixes import with_optimizer
 from gradledger_monitor.rules.norm.layers import layers_by_rank, unmeasured
 from gradledger_monitor.rules.number_text import counted, significant
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_applicable, not_measured
@@ -21,8 +22,8 @@ with torch.autocast(device_type, dtype=torch.bfloat16):
 
 
 FIX_SINGLE = """\
-# Adam changes each parameter by about lr at a step
-optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)"""
+# a higher rate: float32 has 7 digits, and loses an update below 6e-8 of its parameter
+optimizer = torch.optim.AdamW(model.parameters(), lr=lr)"""
 
 NO_COORDINATES = (
     "no parameters in half precision, or in float32 at a tiny learning rate, that PyTorch's "
@@ -118,7 +119,7 @@ class LostUpdates(Rule):
             f"change. At step {facts.step:,}, with learning rates up to {significant(rate)}, these "
             f"were {share:.1%} of {coordinates:,}: the update is less than half the distance "
             "to the next number of their precision, and is rounded away.",
-            FIX_SINGLE if single else FIX,
+            with_optimizer(FIX_SINGLE, facts.optimizer_name) if single else FIX,
             unmoved=round(share, 4),
             coordinates=coordinates,
             lr=rate,

@@ -10,7 +10,9 @@ from typing import NamedTuple
 
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.layers.combined import Layer, combined
+from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.definition import DEFAULTS, Parameter
+from gradledger_monitor.rules.framework_fixes import with_optimizer
 from gradledger_monitor.rules.loss.common import OPPOSED, may_be_opposed
 from gradledger_monitor.rules.norm.layers import layers_by_rank, unmeasured
 from gradledger_monitor.rules.number_text import counted, significant
@@ -19,7 +21,11 @@ from gradledger_monitor.rules.state import declare
 
 FIX = """\
 # AdamW subtracts lr * weight_decay * p; Adam and SGD add weight_decay * p to the gradient
-optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, weight_decay=0.01)"""
+optimizer = torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=0.01)"""
+
+FIX_COUPLED = """\
+# weight_decay * p is added to the gradient: it must be far smaller than that
+optimizer = torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=1e-4)"""
 
 
 class WeightDecay(Rule):
@@ -107,7 +113,7 @@ class WeightDecay(Rule):
             return OK
         if self._in_a_row < self.needed:
             return not_measured(f"needs {counted(self.needed, 'measured step')} in a row")
-        return self._report(forces, first.decoupled, facts.step)
+        return self._report(forces, first.decoupled, facts)
 
     def _add_loss(self, loss: float | None) -> None:
         if loss is None or not math.isfinite(loss):
@@ -124,7 +130,8 @@ class WeightDecay(Rule):
         start, now = median(self._early), median(self._late)
         return now >= min(self.still * start, (start + self._best) / 2)
 
-    def _report(self, forces: _Forces, decoupled: bool, step: int) -> Outcome:
+    def _report(self, forces: _Forces, decoupled: bool, facts: StepFacts) -> Outcome:
+        name = facts.optimizer_name
         times = forces.decay / forces.other if forces.other else math.inf
         share = min(1.0, times * times)
         what = (
@@ -137,12 +144,13 @@ class WeightDecay(Rule):
             "warning",
             "Weight decay outweighs the gradient",
             f"At {counted(self._in_a_row, 'measured step')} in a row, weight decay outweighed the "
-            f"gradient; at the last of them, step {step:,}, {what}. The norm of the parameters "
-            f"that decay fell from {significant(self._size)} to {significant(forces.size)}, while "
+            f"gradient; at the last of them, step {facts.step:,}, {what}. The norm of the "
+            f"parameters that decay fell from {significant(self._size)} to "
+            f"{significant(forces.size)}, while "
             f"the median of the loss went from {significant(median(self._early))} at the first "
             f"{len(self._early)} steps to {significant(median(self._late))} at the last "
             f"{len(self._late)}.",
-            FIX,
+            FIX if decoupled or "Adam" in name else with_optimizer(FIX_COUPLED, name),
             weight_decay=forces.factor,
             norm_before=self._size,
             norm_of_parameters=forces.size,

@@ -50,7 +50,8 @@ class ResumedInPart(Rule):
     A checkpoint of which only the weights are loaded, as for fine-tuning; an optimizer that
     replaces an earlier one of the same parameters in the process; a schedule that is created with
     ``last_epoch``, or stepped up to where it was; rates that the loop computes itself; optimizers
-    that are not PyTorch's, and those without averages.
+    that are not PyTorch's, and those without averages; a schedule that begins anew, if the loaded
+    optimizer counts no steps, or counts them on a device (``fused``, ``capturable``).
 
     **Incidents**
 
