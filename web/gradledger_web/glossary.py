@@ -144,12 +144,8 @@ _TERMS = {
     "tokens": "token",
     "norm": "gradient norm",
 }
-_FRACTIONS = (
-    "misallocation",
-    "share",
-    "fraction",
-    "unmoved",
-)  # in a key: its value is a fraction of 1
+# In a key: its value is a fraction of 1.
+_FRACTIONS = ("misallocation", "share", "fraction", "unmoved")
 MOST_LISTED = 64  # values that a rule gives as evidence, of any number
 _SHOWN = ("misallocation", "balance")  # in the headline, where they are wrong
 _CORRECT_VALUES = {"misallocation": 0.0, "misallocation_recent": 0.0, "balance": 1.0}

@@ -70,7 +70,7 @@ MAX_OPEN_EVENTS = 512
 class OptimizerWindow:
     """One optimizer with its open window: from its last step to the next one."""
 
-    FEW = AGAIN
+    FEW = AGAIN  # for ``_release``, which must find it when modules are gone
 
     def __init__(self, optimizer: Any) -> None:
         self._optimizer = weakref.ref(optimizer, self._release)
@@ -365,8 +365,8 @@ class OpenWindows:
             models = models_of(window)
             if plan or models or (stepped in ([], [window]) and is_left_open(window)):
                 window.code.stop()
-                trained, stepped_on = window.steps * window.largest, window.code.are_stepped
-                left = plan or OpenUnfinished(0, 0, trained, 0, stepped_on(window.micro_batches))
+                again = window.code.are_stepped(window.micro_batches)
+                left = plan or OpenUnfinished(trained=window.steps * window.largest, again=again)
                 step = window.close(self.index_of(window), now)
                 step.facts, step.left_open, step.models = facts, left, models
                 yield step, window

@@ -98,8 +98,8 @@ def nodes_of(rule: str) -> Set[str]:
 
 def is_answered_by(node: str, rule: str) -> bool:
     """Whether a finding of this rule is one at the question with this node."""
-    besides = {question.besides: question.node for question in QUESTIONS}
-    return node in nodes_of(rule) or besides.get(rule) == node
+    besides = (question.besides for question in QUESTIONS if question.node == node)
+    return node in nodes_of(rule) or rule in besides
 
 
 def build_tree(coverage: Mapping[str, Outcome], required: Set[str]) -> list[TreeNode]:
@@ -112,7 +112,7 @@ def _node(question: Question, coverage: Mapping[str, Outcome], required: Set[str
         rule: outcome
         for rule, outcome in coverage.items()
         if question.node in nodes_of(rule)
-        or (is_answered_by(question.node, rule) and outcome.status == "finding")
+        or (rule == question.besides and outcome.status == "finding")
     }
     if question.needs is not None:
         required = required | {question.needs}

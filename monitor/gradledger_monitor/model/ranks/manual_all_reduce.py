@@ -129,8 +129,8 @@ def infer(records: RecordsByRank) -> ManualAllReduce | None:
         factor = number(active[0].post_factor)
         return ManualAllReduce(factor and factor / clipping_of_window(active[0]), reason=UNSEEN)
     samples = _samples_of(rows)
-    if len(samples) < len(rows) or any(map(_sampled_late, rows)):
-        late = any(map(_sampled_late, rows))
+    late = any(map(_sampled_late, rows))
+    if late or len(samples) < len(rows):
         taken_over = () if late else factors_of_one(rows, tolerance_of(rows))
         return ManualAllReduce(factors=taken_over, reason="" if taken_over else UNSEEN)
     tolerance = tolerance_of(rows)
