@@ -97,6 +97,14 @@ for index, (x, y) in enumerate(batches):
         optimizer.step()  # at: step
         optimizer.zero_grad()  # at: zero_grad
 """
+SHARE_FIRST = """
+for x, y in batches:
+    loss = F.cross_entropy(model(x), y)  # at: loss
+    share = len(x) / 5
+    (share * loss).backward()  # at: backward
+    optimizer.step()  # at: step
+    optimizer.zero_grad()  # at: zero_grad
+"""
 IN_FUNCTIONS = """
 class Engine:
     def backward(self, loss, factor):
@@ -194,6 +202,7 @@ for x, y in batches:
 """
 LOOPS = {
     "a plain loop": PLAIN,
+    "a factor before the loss": SHARE_FIRST,
     "functions": IN_FUNCTIONS,
     "a closure": CLOSURE,
     "a scaler": SCALED,

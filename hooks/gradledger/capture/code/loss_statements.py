@@ -187,14 +187,20 @@ def _parameters(path: Sequence[_Step]) -> set[str]:
 
 
 def _inner(root: ast.expr | None) -> ast.expr | None:
-    """Of ``scaler.scale(loss)`` and ``loss / K``, ``loss``."""
+    """Of ``scaler.scale(loss)``, ``loss / K`` and ``share * loss``, ``loss``."""
     while True:
         if isinstance(root, ast.Call) and _name_of(root.func) in _SCALING and root.args:
             root = root.args[0]
         elif isinstance(root, ast.BinOp):
-            root = root.left
+            factor_first = isinstance(root.op, ast.Mult) and not _is_named_loss(root.left)
+            root = root.right if factor_first and _is_named_loss(root.right) else root.left
         else:
             return root
+
+
+def _is_named_loss(value: ast.expr) -> bool:
+    names = (_name_of(node) for node in ast.walk(value) if isinstance(node, ast.expr))
+    return any(name.lower().endswith(("loss", "losses")) for name in names)
 
 
 @dataclass(frozen=True)

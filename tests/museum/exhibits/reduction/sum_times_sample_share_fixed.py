@@ -7,13 +7,13 @@ from torch.nn import functional as F
 torch.manual_seed(0)
 model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 10))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-for _ in range(12):
-    images = torch.randn(16, 16)
-    labels = images[:, :10].argmax(1)
-    for at in range(0, 16, 6):  # 6, 6 and 4 of them fit into memory
-        part = slice(at, at + 6)
-        loss = F.cross_entropy(model(images[part]), labels[part])
-        share = len(labels[part]) / len(labels)
+batches = [(images, images[:, :10].argmax(1)) for images in torch.randn(12, 16, 16)]
+sixes = [slice(at, at + 6) for at in range(0, 16, 6)]  # 6, 6 and 4 of them fit into memory
+windows = [[(images[part], labels[part]) for part in sixes] for images, labels in batches]
+for window in windows:
+    for images, labels in window:
+        loss = F.cross_entropy(model(images), labels)
+        share = len(labels) / 16
         (share * loss).backward()
     optimizer.step()
     optimizer.zero_grad()
