@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import functools
 import os
-from importlib import metadata
-from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from importlib.util import module_from_spec, spec_from_file_location
 from typing import Any
 
 import pytest
@@ -22,8 +21,8 @@ from helpers.loops import answer
 from helpers.projected import LOOPS, FusedLoss, assert_judged_right, train_projected
 from helpers.training import IGNORED, Recording, recording
 from libraries.fused_sources import cut_cross_entropy_on_cpu
+from libraries.gpu_losses import SOURCES
 from libraries.torchvision_import import import_torchvision
-from libraries.unsloth_losses import FUNCTIONS, judged
 
 if DEVICE == "cpu":
     os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is imported, not by modules above
@@ -78,12 +77,10 @@ def torchtune_chunked(hidden: Tensor, head: nn.Parameter, labels: Tensor, reduct
 @functools.cache
 def _torchtune() -> Any:
     """The module of the loss alone: the package imports torchao and its data loaders."""
-    try:
-        files = metadata.files("torchtune") or []
-    except metadata.PackageNotFoundError:
+    path = SOURCES / "torchtune/modules/loss/ce_chunked_output_loss.py"
+    if not path.is_file():
         pytest.skip("torchtune is not installed")
-    (path,) = (f for f in files if f.name == "ce_chunked_output_loss.py")
-    spec = spec_from_file_location("torchtune_chunks", str(path.locate()))
+    spec = spec_from_file_location("torchtune_chunks", path)
     assert spec is not None
     assert spec.loader is not None
     module = module_from_spec(spec)
@@ -124,15 +121,6 @@ def test_a_fused_loss_is_judged_right(fused: FusedLoss, loop: str) -> None:
 @pytest.mark.parametrize("composed", [cut_compiled, torchtune_chunked, trl_chunked])
 def test_a_loss_whose_graph_shows_it_is_judged_right(composed: FusedLoss, loop: str) -> None:
     assert_judged_right(composed, LOOPS[loop])
-
-
-@pytest.mark.parametrize("function", FUNCTIONS)
-def test_a_fused_loss_of_unsloth_is_judged_right(function: str) -> None:
-    if not find_spec("unsloth_zoo"):
-        pytest.skip("unsloth_zoo is not installed")
-    for kind in judged(function):
-        assert function in kind
-        assert kind.startswith("NllLoss:")
 
 
 def test_token_scaling_of_liger_is_not_measured() -> None:
