@@ -80,6 +80,8 @@ def left_open(sent: list[StepRecord]) -> LeftOpen | None:
     return sent[-1].left_open
 
 
+# SequentialLR passes an epoch to its parts, of which PyTorch 2.6 warns
+@pytest.mark.filterwarnings("ignore:The epoch parameter:UserWarning")
 @pytest.mark.parametrize("schedule", [cosine, in_turn, by_function])
 def test_the_state_of_a_schedule_is_loaded_and_that_of_its_optimizer_is_not(
     schedule: Schedule,
