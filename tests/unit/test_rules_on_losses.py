@@ -6,6 +6,7 @@ import math
 
 import pytest
 
+from gradledger import records
 from gradledger_monitor.evaluation.run_state import RunState
 from gradledger_monitor.model.findings import EvaluationResult, Finding
 from gradledger_monitor.model.step_facts import StepFacts
@@ -165,6 +166,41 @@ def test_without_a_finite_loss_the_tree_does_not_state_that_the_loss_is_normal(
 ) -> None:
     result = judged([step(1, losses, SQUARED_ERROR, skipped=True)])
     assert next(n for n in result.tree if n.node == "loss").status == "not_measured"
+
+
+def answer(result: EvaluationResult) -> tuple[str, str]:
+    """The answer to the question about the loss, with its reason."""
+    node = next(n for n in result.tree if n.node == "loss")
+    return node.status, node.reason
+
+
+def test_a_loss_that_was_finite_once_does_not_answer_for_the_last_windows() -> None:
+    good = [step(n, [0.5], SQUARED_ERROR) for n in (1, 2, 3)]
+    skipped = [step(n, [math.nan], SQUARED_ERROR, skipped=True) for n in range(4, 12)]
+    assert answer(judged([*good, *skipped[:4]]))[0] == "ok"
+    assert answer(judged([*good, *skipped])) == (
+        "not_measured",
+        "not in the last 8 recorded windows: the loss is not finite, and the GradScaler skipped "
+        "the step",
+    )
+    again = step(12, [0.5], SQUARED_ERROR)
+    assert answer(judged([*good, *skipped, again]))[0] == "ok"
+    overflow = [step(n, [0.5], SQUARED_ERROR, skipped=True) for n in range(4, 12)]
+    assert answer(judged([*good, *overflow]))[0] == "ok"
+
+
+def test_losses_that_no_step_followed_answer_for_the_end() -> None:
+    good = [step(n, [0.5], SQUARED_ERROR) for n in (1, 2, 3)]
+
+    def ended(left_open: records.LeftOpen) -> EvaluationResult:
+        return judged([*good, facts(record([], 4, left_open=left_open))])
+
+    assert answer(ended(records.LeftOpen(backwards=30, zeroed=30, nonfinite=30))) == (
+        "not_measured",
+        "the loss was not finite at 30 of the last 30 backwards, and no step followed",
+    )
+    assert answer(ended(records.LeftOpen(backwards=30, zeroed=30, nonfinite=3)))[0] == "ok"
+    assert answer(ended(records.LeftOpen(planned=30, scheduled=3)))[0] == "ok"
 
 
 def test_an_infinite_loss_may_come_from_the_scale_but_nan_does_not() -> None:

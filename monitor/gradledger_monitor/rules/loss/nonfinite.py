@@ -6,19 +6,23 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from gradledger_monitor.model.findings import Outcome, Severity
+from gradledger_monitor.ingest.schema import LeftOpen
+from gradledger_monitor.model.findings import Doubt, Outcome, Severity
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.circumstances import Onset
 from gradledger_monitor.rules.definition import DEFAULTS
 from gradledger_monitor.rules.number_text import counted
-from gradledger_monitor.rules.rule import Rule, Window, finding, not_measured, ok
+from gradledger_monitor.rules.rule import ALSO_AT_THE_END, Rule, Window, finding, not_measured, ok
 from gradledger_monitor.rules.state import declare
 
 FIX = """\
 if not torch.isfinite(loss):
     raise RuntimeError(f"loss {loss} at step {step}: {batch}")   # look at this batch
 loss.backward()"""
+
+
+LATELY = 5  # windows in a row after which earlier ones do not answer for them
 
 
 class Nonfinite(Rule):
@@ -44,7 +48,8 @@ class Nonfinite(Rule):
 
     The loss of a micro-batch is a mean over no token, which is 0/0, and the gradients of the
     step are finite. The ``GradScaler`` skipped the step, or the loop discarded the gradients; a
-    scaled loss is infinite, which may come from the scale alone.
+    scaled loss is infinite, which may come from the scale alone. After 5 windows in a row without
+    a finite loss, whether the loss is finite is not measured any more.
 
     **Incidents**
 
@@ -53,6 +58,7 @@ class Nonfinite(Rule):
 
     kind = "T"
     works_on_metric_logs = True
+    precondition = ALSO_AT_THE_END
     inhibits = ("ddp.replica_drift",)
     # norms that left their range before are no symptom: they show how it came to this
     inhibits_later = (
@@ -63,18 +69,29 @@ class Nonfinite(Rule):
         "norm.vanishing",
     )
 
-    state = declare(_where=str, _onset=Onset)
+    state = declare(_where=str, _onset=Onset, _without=int)
 
     def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
         super().__init__(thresholds)
         self._where = ""  # in which micro-batches of the first step with such a loss
         self._onset = Onset()  # that step
+        self._without = 0  # windows in a row in which no loss is known to be finite
 
     def evaluate(self, window: Window) -> Outcome:
-        """The losses of the micro-batches that the step applied."""
+        """The losses of a window, and of what the process left unfinished at its end."""
+        left_open = window.facts.record.left_open
+        if left_open is not None:
+            return _at_the_end(left_open)
+        outcome = self._of_window(window)
+        self._without = self._without + 1 if outcome.status == "not_measured" else 0
+        if self._without < LATELY:
+            return outcome
+        latest = counted(self._without, "recorded window")
+        return Doubt("not_measured", f"not in the last {latest}: {outcome.reason}")
+
+    def _of_window(self, window: Window) -> Outcome:
+        """The losses of the micro-batches that the step applied, or would have applied."""
         facts = window.facts
-        if facts.record.skipped:
-            return not_measured("the GradScaler skipped this step")
         if facts.loss_reported is not None and math.isfinite(facts.loss_reported):
             return FINITE  # a sum is finite only if all that it adds up are
         losses = list(_losses(facts))
@@ -85,6 +102,8 @@ class Nonfinite(Rule):
         if not wrong:
             finite = any(each.is_finite for each in losses)
             return FINITE if finite else NONE_FINITE
+        if facts.record.skipped:
+            return SKIPPED
         if not self._onset.step:
             self._where = _where(facts, wrong, len(losses))
             self._onset.note(window)
@@ -111,7 +130,20 @@ class _Loss(NamedTuple):
 
 
 FINITE = ok("the loss is finite")
+SKIPPED = not_measured("the loss is not finite, and the GradScaler skipped the step")
 NONE_FINITE = not_measured("the scaled loss overflows, or is a mean over no token")
+
+
+def _at_the_end(left_open: LeftOpen) -> Outcome:
+    """Backwards that no step followed: what they show comes after all that was measured."""
+    if not left_open.backwards or 2 * left_open.nonfinite < left_open.backwards:
+        return not_measured("no step follows")
+    of = counted(left_open.backwards, "backward")
+    return Doubt(
+        "not_measured",
+        f"the loss was not finite at {left_open.nonfinite:,} of the last {of}, and no step "
+        "followed",
+    )
 
 
 def _losses(facts: StepFacts) -> Iterator[_Loss]:
