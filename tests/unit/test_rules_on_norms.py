@@ -187,6 +187,35 @@ def test_a_near_jump_or_one_that_lasts_is_no_information() -> None:
     assert recovered((8.0, 4.0), *RISING, *CALM, (50.0, 2.0), BACK) is None  # reported before
 
 
+def tree_of(course: RunHistory) -> tuple[str, str]:
+    """The answer to the question about norms, with its reason."""
+    node = next(n for n in evaluation_of(course).tree if n.node == "norm")
+    return node.status, node.reason
+
+
+def test_a_jump_that_ended_does_not_answer_the_question_about_norms() -> None:
+    ended = [*CALM, (50.0, 2.0), BACK]
+    for course in (ended, [*ended, *CALM]):
+        assert tree_of(course) == tree_of(CALM)
+        assert coverage_of("norm.spike", course).endswith("1 spike, 50.1x at step 61, recovered")
+    assert tree_of([*CALM, *[(50.0, 2.0)] * 20])[0] == "finding"
+
+
+def test_short_histories_state_what_is_evaluated_with_them() -> None:
+    short = CALM[:8]
+    assert coverage_of("norm.spike", short) == "not_measured: needs 8 steps of history"
+    assert coverage_of("norm.spike", CALM[:30]) == (
+        "ok: no jump far above all norms before, in 30 recorded steps; a smaller one needs 50 "
+        "steps of history"
+    )
+    for steps in (8, 20, 49):
+        found = finding_of("norm.spike", [*CALM[:steps], (40.0, 9.0)])
+        assert found is not None
+        assert (found.severity, found.first_step) == ("warning", steps + 1)
+    assert finding_of("norm.spike", [*CALM[:7], (400.0, 9.0)]) is None
+    assert finding_of("norm.spike", [*CALM[:20], (40.0, 2.0)]) is None
+
+
 def test_coverage_counts_the_jumps_of_a_finding() -> None:
     answer = coverage_of("norm.spike", [*CALM, (50.0, 2.0), *CALM])
     assert answer == "finding: 1 spike, 50.1x at step 61, recovered"

@@ -30,7 +30,7 @@ def evaluation_result(
     findings = by_importance(inhibit(findings, by_id))
     coverage = strongest_outcomes(outcomes, run)
     required = {i for i, rule in by_id.items() if rule.kind == "S" and not rule.secondary}
-    tree = build_tree(coverage, required)
+    tree = build_tree(_answers(coverage, outcomes, by_id), required)
     severities = [f.severity for f in findings if counts(f, by_id.get(f.rule))]
     texts = {
         rule_id: coverage_text(outcome, by_id.get(rule_id), overrides)
@@ -111,6 +111,26 @@ def is_history(finding: Finding, rule: type[RuleDefinition] | None) -> bool:
     """Whether a finding is resolved, and no part of the verdict any more."""
     statistical = rule is not None and rule.kind == "T"
     return statistical and finding.lifecycle == "resolved"
+
+
+def _answers(
+    coverage: Mapping[str, Outcome],
+    outcomes: Iterable[RuleOutcomes],
+    rules: Mapping[str, type[RuleDefinition]],
+) -> Mapping[str, Outcome]:
+    """What the decision tree states of each rule: information about what has passed is an ok."""
+    past: dict[str, Outcome] = {}
+    current = set()
+    for each in outcomes:
+        finding = each.finding()
+        if finding is None:
+            continue
+        is_over = each.has_passed() or is_history(finding, rules.get(each.rule_id))
+        if is_over and finding.severity == "info":
+            past[each.rule_id] = Outcome("ok", coverage[each.rule_id].reason or finding.title)
+        else:
+            current.add(each.rule_id)
+    return {**coverage, **{rule: o for rule, o in past.items() if rule not in current}}
 
 
 def strongest_outcomes(outcomes: Iterable[RuleOutcomes], run: RunInfo) -> dict[str, Outcome]:

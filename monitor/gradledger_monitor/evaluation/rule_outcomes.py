@@ -13,6 +13,7 @@ from gradledger_monitor.model.findings import (
     Finding,
     Lifecycle,
     Outcome,
+    Passed,
     Status,
     Withdrawal,
 )
@@ -86,6 +87,10 @@ class RuleOutcomes:
         if finding is None:
             return self.strongest
         return Outcome("finding", self.strongest.reason, severity=finding.severity)
+
+    def has_passed(self) -> bool:
+        """Whether the finding is of what was over when it was reported."""
+        return isinstance(self._finding_with_text(), Passed)
 
     def finding(self) -> Finding | None:
         """The finding up to now; None where the rule has none."""
@@ -245,13 +250,14 @@ def _outcome_state(outcome: Outcome | None) -> OutcomeState | None:
         fix=outcome.fix,
         evidence=outcome.evidence,
         failed=isinstance(outcome, Failure),
+        passed=isinstance(outcome, Passed),
     )
 
 
 def _outcome(state: OutcomeState | None) -> Outcome | None:
     if state is None:
         return None
-    kind = Failure if state.failed else Outcome
+    kind = Failure if state.failed else Passed if state.passed else Outcome
     return kind(
         state.status,
         reason=state.reason,

@@ -27,7 +27,7 @@ from gradledger_monitor.model.findings import Lifecycle, Severity, Status
 from gradledger_monitor.rules.balance.patterns import Pattern
 from gradledger_monitor.rules.state import plain
 
-FORMAT = 13
+FORMAT = 14
 _CHECKSUM = 16  # bytes
 
 
@@ -58,6 +58,7 @@ class OutcomeState(Struct, frozen=True, forbid_unknown_fields=True):
     fix: str
     evidence: dict[str, Any]
     failed: bool  # the rule raised an error or missed a step
+    passed: bool  # the finding was over when it was reported
 
 
 class RuleOutcomesState(Struct, frozen=True, forbid_unknown_fields=True):

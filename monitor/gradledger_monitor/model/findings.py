@@ -54,6 +54,10 @@ class Doubt(Outcome, frozen=True):
     it."""
 
 
+class Passed(Outcome, frozen=True):
+    """A finding that was over when it was reported: as information, it answers no question."""
+
+
 class Withdrawal(Outcome, frozen=True):
     """What this step shows makes the rule's earlier finding untrue: it is a finding no more."""
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from msgspec import structs
 
-from gradledger_monitor.model.findings import Outcome, Severity
+from gradledger_monitor.model.findings import Outcome, Passed, Severity
 from gradledger_monitor.model.inactivity import Inactivity
 from gradledger_monitor.model.numbers import MAX_INT64
 from gradledger_monitor.model.run_history import RunHistory
@@ -148,6 +148,11 @@ def as_count(tokens: float) -> int | float:
 def finding(severity: Severity, title: str, summary: str, fix: str, **evidence: Any) -> Outcome:
     """A finding, with the numbers that it is based on."""
     return Outcome("finding", "", severity, title, summary, fix, storable(evidence))
+
+
+def passed(outcome: Outcome) -> Outcome:
+    """A finding on what is over by now."""
+    return Passed(**structs.asdict(outcome))
 
 
 def about_steps(outcome: Outcome, steps: Iterable[int]) -> Outcome:

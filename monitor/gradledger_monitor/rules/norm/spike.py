@@ -11,7 +11,15 @@ from gradledger_monitor.rules.definition import DEFAULTS, Parameter
 from gradledger_monitor.rules.loss.common import OPPOSED, may_be_opposed
 from gradledger_monitor.rules.norm.trend import FarthestValues, LogTrend
 from gradledger_monitor.rules.number_text import counted, significant, times
-from gradledger_monitor.rules.rule import OK, Rule, Window, about_steps, finding, not_measured
+from gradledger_monitor.rules.rule import (
+    OK,
+    Rule,
+    Window,
+    about_steps,
+    finding,
+    not_measured,
+    passed,
+)
 from gradledger_monitor.rules.schedule.rates import learning_rates
 from gradledger_monitor.rules.state import declare
 
@@ -139,8 +147,14 @@ class Spike(Rule):
 
     def account(self) -> str:
         """How many jumps of the norm there were; most are not reported."""
+        steps = counted(self._count, "recorded step")
+        if not self._spikes and self._count <= self.needed:
+            return (
+                f"no jump far above all norms before, in {steps}; a smaller one needs "
+                f"{counted(self.needed, 'step')} of history"
+            )
         if not self._spikes:
-            return f"no spike in {counted(self._count, 'recorded step')}"
+            return f"no spike in {steps}"
         ratio, step = self._farthest
         what = "" if self._spikes == 1 else "the largest "
         after = "not recovered" if self._high else "recovered"
@@ -215,7 +229,7 @@ class Spike(Rule):
             spikes=self._spikes,
             **self._onset.evidence,
         )
-        return about_steps(report, (self._onset.step,))
+        return passed(about_steps(report, (self._onset.step,)))
 
     def _note_spike(self, window: Window, norm: float, ratio: float) -> None:
         self._spikes += 1
@@ -251,7 +265,8 @@ class Spike(Rule):
             self._take(norm, loss)
             self._largest = (max(largest, norm), max(largest_loss, _finite(loss)))
             self._high = 0
-            return not_measured(f"needs {counted(self.needed, 'step')}")
+            needed = counted(self.short, "step")
+            return OK if history >= self.short else not_measured(f"needs {needed} of history")
         self._high += 1
         ratio = norm / largest
         self._reported = True
