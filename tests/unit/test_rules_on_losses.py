@@ -185,6 +185,13 @@ def test_a_loss_that_was_finite_once_does_not_answer_for_the_last_windows() -> N
     )
     again = step(12, [0.5], SQUARED_ERROR)
     assert answer(judged([*good, *skipped, again]))[0] == "ok"
+    several = [
+        step(n, [0.5 if n < 4 else math.nan], SQUARED_ERROR, skipped=n >= 4, optimizers=["A", "B"])
+        for n in range(1, 12)
+    ]
+    assert "not in the last 8 recorded windows" in answer(judged(several))[1]
+    never = [step(n, [math.nan], SQUARED_ERROR, skipped=True) for n in range(1, 12)]
+    assert answer(judged(never))[1].startswith("the loss is not finite, and the GradScaler")
     overflow = [step(n, [0.5], SQUARED_ERROR, skipped=True) for n in range(4, 12)]
     assert answer(judged([*good, *overflow]))[0] == "ok"
 

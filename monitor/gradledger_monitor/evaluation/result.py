@@ -8,7 +8,13 @@ from fnmatch import fnmatchcase
 
 from gradledger_monitor.evaluation.decision_tree import build_tree, verdict_of
 from gradledger_monitor.evaluation.rule_outcomes import RuleOutcomes, stronger
-from gradledger_monitor.model.findings import SEVERITIES, EvaluationResult, Finding, Outcome
+from gradledger_monitor.model.findings import (
+    SEVERITIES,
+    Doubt,
+    EvaluationResult,
+    Finding,
+    Outcome,
+)
 from gradledger_monitor.model.step_facts import RunInfo
 from gradledger_monitor.rules import framework_fixes
 from gradledger_monitor.rules.definition import RuleDefinition
@@ -144,10 +150,12 @@ def strongest_outcomes(outcomes: Iterable[RuleOutcomes], run: RunInfo) -> dict[s
         outcome = each.coverage()
         if outcome is None:
             continue
-        coverage[each.rule_id] = stronger(coverage.get(each.rule_id), outcome)
         if outcome.status == "not_measured":
             text = f"{run.optimizer_label(each.optimizer)} is not judged ({outcome.reason})"
             unjudged.setdefault(each.rule_id, []).append(text)
+            if isinstance(outcome, Doubt) and len(run.optimizers) > 1:
+                outcome = Doubt("not_measured", text)  # it replaces an ok of another optimizer
+        coverage[each.rule_id] = stronger(coverage.get(each.rule_id), outcome)
     for rule, texts in unjudged.items():
         strongest = coverage[rule]
         if strongest.status == "ok" and strongest.reason:

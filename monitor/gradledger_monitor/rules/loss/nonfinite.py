@@ -69,12 +69,13 @@ class Nonfinite(Rule):
         "norm.vanishing",
     )
 
-    state = declare(_where=str, _onset=Onset, _without=int)
+    state = declare(_where=str, _onset=Onset, _was_finite=bool, _without=int)
 
     def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
         super().__init__(thresholds)
         self._where = ""  # in which micro-batches of the first step with such a loss
         self._onset = Onset()  # that step
+        self._was_finite = False  # in some window
         self._without = 0  # windows in a row in which no loss is known to be finite
 
     def evaluate(self, window: Window) -> Outcome:
@@ -84,7 +85,8 @@ class Nonfinite(Rule):
             return _at_the_end(left_open)
         outcome = self._of_window(window)
         self._without = self._without + 1 if outcome.status == "not_measured" else 0
-        if self._without < LATELY:
+        self._was_finite = self._was_finite or outcome.status == "ok"
+        if self._without < LATELY or not self._was_finite:
             return outcome
         latest = counted(self._without, "recorded window")
         return Doubt("not_measured", f"not in the last {latest}: {outcome.reason}")
