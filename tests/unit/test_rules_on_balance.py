@@ -404,3 +404,17 @@ def test_a_rate_that_decays_to_next_to_nothing_is_named(
 ) -> None:
     found = [f.severity for f in judged(rated(*rates)).findings if f.rule == "schedule.zero_lr"]
     assert found == ([] if severity is None else [severity])
+
+
+@pytest.mark.parametrize(("zeros", "found"), [(49, []), (50, ["info"])])
+def test_a_rate_of_zero_of_one_of_several_optimizers_is_information(
+    zeros: int, found: list[str]
+) -> None:
+    steps = [
+        facts(record([term(40, 1 / 80)] * 2, n, lr=0.0), optimizers=["Adam", "SGD"])
+        for n in range(1, zeros + 1)
+    ]
+    findings = [f for f in judged(steps).findings if f.rule == "schedule.zero_lr"]
+    assert [f.severity for f in findings] == found
+    assert all("of Optimizer 0 (Adam) is 0" in f.title for f in findings)
+    assert all(f.summary.endswith("look at what sets its learning rate.") for f in findings)

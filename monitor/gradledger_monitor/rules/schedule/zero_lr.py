@@ -6,9 +6,10 @@ from collections.abc import Mapping
 
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.numbers import number
+from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.definition import DEFAULTS, Parameter
 from gradledger_monitor.rules.number_text import counted, significant
-from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_applicable, not_measured
+from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_measured
 from gradledger_monitor.rules.schedule.rates import learning_rates
 from gradledger_monitor.rules.state import declare
 
@@ -30,6 +31,11 @@ for epoch in range(epochs):
         optimizer.step()
     scheduler.step()             # after the epoch, if the schedule is made in epochs"""
 
+WAITS = (
+    " One of several optimizers may wait, or have come to its end. If that is not intended, look "
+    "at what sets its learning rate."
+)
+
 # Of the highest rate: below it, float32 parameters do not change. ReduceLROnPlateau, which lowers
 # the rate of a model that learns nothing more, does not go as far (its ``eps`` is 1e-8).
 TINY = 1e-10
@@ -47,6 +53,8 @@ class ZeroLr(Rule):
     100 such steps in a row, or 20 that are as many as all before them, and a warning if they are
     twice as many as these.
 
+    Of one of several optimizers it is information, from 50 first steps on, which names it.
+
     **Why it matters**
 
     Such a step changes no parameter, or next to nothing, at full cost. At the start it is often a
@@ -61,8 +69,8 @@ class ZeroLr(Rule):
     **When it is silent**
 
     A warm-up from 0 that rises within 20 steps; a schedule that comes to 0 with the last steps of
-    the training; parameter groups of which one has another rate; several optimizers, of which one
-    may wait with a rate of 0.
+    the training; parameter groups of which one has another rate; one of several optimizers, such as
+    of a GAN, that waits with a rate of 0 for fewer steps.
 
     **Incidents**
 
@@ -70,6 +78,7 @@ class ZeroLr(Rule):
     """
 
     start = Parameter(20, "first steps in a row with a learning rate of 0")
+    waits = Parameter(50, "first steps in a row with it, of one of several optimizers")
     later = Parameter(100, "later steps in a row with it")
     short = Parameter(10, "later steps in a row with it, if they are half as many as all before")
 
@@ -104,8 +113,6 @@ class ZeroLr(Rule):
         rates = learning_rates(facts.record)
         if not rates:
             return not_measured("the learning rate is not a number that is read")
-        if len(facts.run.optimizers) > 1:
-            return not_applicable("several optimizers: one may wait with a learning rate of 0")
         highest = max(abs(value) for rate in rates if (value := number(rate)) is not None)
         self._highest = max(self._highest, highest)
         if highest >= TINY * self._highest > 0:
@@ -114,30 +121,36 @@ class ZeroLr(Rule):
         self._tiny += 1
         if any(rates):
             self._end_zero()
-            return self._next_to_zero(highest)
+            return self._next_to_zero(facts, highest)
         self._zero += 1
         later = min(self.later, max(self.short, self._before / 2))
-        if self._zero < (later if self._before else self.start):
+        several = len(facts.run.optimizers) > 1
+        first = self.waits if several else self.start
+        if self._zero < (later if self._before else first):
             return OK
         since = "from the first step on" if not self._before else "in a row"
+        of = f" of {facts.optimizer_label}" if several else ""
         return finding(
-            "warning",
-            "The learning rate is 0",
-            f"The learning rate of every parameter group was 0 at {counted(self._zero, 'step')} "
-            f"{since}, so these steps changed no parameter.",
+            "info" if several else "warning",
+            f"The learning rate{of} is 0",
+            f"The learning rate of every parameter group{of} was 0 at "
+            f"{counted(self._zero, 'step')} {since}, so these steps changed no parameter."
+            f"{WAITS if several else ''}",
             FIX_LATER if self._before else FIX,
             steps_at_zero=self._zero,
             from_start=not self._before,
         )
 
-    def _next_to_zero(self, rate: float) -> Outcome:
+    def _next_to_zero(self, facts: StepFacts, rate: float) -> Outcome:
         """A schedule may end there on purpose, but not for most of the steps."""
         if self._tiny < min(self.later, max(2 * self.short, self._others)):
             return OK
+        several = len(facts.run.optimizers) > 1
+        of = f" of {facts.optimizer_label}" if several else ""
         return finding(
-            "warning" if self._tiny >= 2 * self._others else "info",
-            "The learning rate is next to 0",
-            f"The learning rate has been below 1e-10 of its highest value at "
+            "warning" if self._tiny >= 2 * self._others and not several else "info",
+            f"The learning rate{of} is next to 0",
+            f"The learning rate{of} has been below 1e-10 of its highest value at "
             f"{counted(self._tiny, 'step')} in a row, after {counted(self._others, 'other step')}. "
             f"It is now {significant(rate)}, and was {significant(self._highest)} at its highest. "
             "A schedule in epochs that is stepped on every batch has this effect.",
