@@ -147,16 +147,16 @@ def _runs(finding: Finding) -> list[CheckedRun]:
     "line",
     [
         "loss.backward(retain_graph=True)",
-        "scaler.scale(loss).backward()",
+        "scaler.scale(a + b).backward()",
         "if ready: loss.backward()",
         "losses[0].backward()",
         'loss.backward()  # "***"',
     ],
 )
 def test_a_line_of_another_form_keeps_the_generic_fix(line: str) -> None:
-    location = replace(BACKWARD, line=7, end_line=7, source=(line,))
+    location = replace(BACKWARD, line=1, end_line=1, first=1, source=(line,))
     finding = replace(FINDING, fix=MICRO_BATCH_MEAN["plain"], evidence={"micro_batches": 4})
     assert with_code([finding], {0: [location]})[0].fix == finding.fix
     plain = replace(location, source=("  loss.backward()  # now",))
     assert with_code([finding], {0: [plain]})[0].fix.endswith("+  (loss / 4).backward()  # now")
-    assert with_code([finding], {0: [plain, replace(plain, line=8)]})[0].fix == finding.fix
+    assert with_code([finding], {0: [plain, replace(plain, line=2)]})[0].fix == finding.fix

@@ -1,4 +1,4 @@
-"""Fixes written against the script's own line, where its pattern is recognised (pure).
+"""Fixes written against the script's own lines, where their pattern is recognised (pure).
 
 Only for fixes that ``tests/museum/fixes`` proves: it applies the change to the source of programs,
 and the verdict becomes balanced. Every other finding shows the generic fix of its rule.
@@ -7,80 +7,276 @@ and the verdict becomes balanced. Every other finding shows the generic fix of i
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from difflib import SequenceMatcher
 from typing import Any
 
+from gradledger_monitor.ingest.schema import CodeRole
 from gradledger_monitor.model.code.locations import CodeLocation
+from gradledger_monitor.model.code.statements import Lines, known_lines
 from gradledger_monitor.model.findings import Finding
+from gradledger_monitor.rules.loop import double_step, grads_not_zeroed, zeroed_before_step
 from gradledger_monitor.rules.reduction import fixes
+from gradledger_monitor.rules.scaler import clip_before_unscale
 
-REMOVED = "***"  # in place of a secret
+_BACKWARDS: tuple[CodeRole, ...] = ("backward", "scaled_backward")
+_ACCUMULATE = re.compile(r" *with ([A-Za-z_][\w.]*)\.accumulate\(")
 
 
-def fix_in_code(finding: Finding, located: Iterable[CodeLocation]) -> str:
-    """The change of the only backward, as a unified diff; the generic fix if it is not recognised.
+@dataclass(frozen=True)
+class Change:
+    """Lines of one file, from the number ``first`` on, before and after."""
 
-    ``located`` are the calls of the optimizer that the finding is about.
+    first: int
+    before: list[str]
+    after: list[str]
+
+
+@dataclass(frozen=True)
+class Script:
+    """The calls of one optimizer, and the lines around them."""
+
+    located: list[CodeLocation]
+    lines: Lines  # of the file that is changed
+    evidence: dict[str, Any]
+    is_only: bool  # no other optimizer has calls
+
+    def only(self, *roles: CodeRole) -> CodeLocation | None:
+        """The call of these roles, if no other line has one."""
+        calls = {(c.file, c.line): c for c in self.located if c.role in roles}
+        return next(iter(calls.values())) if len(calls) == 1 else None
+
+
+def fix_in_code(
+    finding: Finding, located: Iterable[CodeLocation], is_only: bool, is_late: bool
+) -> str:
+    """The change as a unified diff; the generic fix if the script is not recognised.
+
+    ``located`` are the calls of the optimizer that the finding is about; ``is_late``: those of its
+    steps may be others.
     """
-    change = _CHANGES.get(finding.fix)
-    backwards = [each for each in located if each.role in ("backward", "scaled_backward")]
-    if change is None or len(backwards) != 1:
+    pattern = _CHANGES.get(finding.fix)
+    if pattern is None or (is_late and not pattern.holds_later):
         return finding.fix
-    location = backwards[0]
-    line = _source_line(location)
-    call = None if line is None else _backward(line)
-    changed = None if line is None or call is None else change(line.strip(), call, finding.evidence)
-    if line is None or changed is None:
+    calls = list(located)
+    files = {c.file for c in calls if c.role in pattern.roles}
+    if len(files) != 1:
         return finding.fix
+    (file,) = files
+    script = Script(calls, known_lines(calls, file), finding.evidence, is_only)
+    change = pattern.change(script)
+    return finding.fix if change is None else _diff(file, change)
+
+
+def _diff(file: str, change: Change) -> str:
+    """The smallest hunk, with at least one line of the script."""
+    before, after, first = change.before, change.after, change.first
+    while len(before) > 1 and len(after) > 1 and before[0] == after[0]:
+        before, after, first = before[1:], after[1:], first + 1
+    hunk: list[str] = []
+    for tag, a, b, c, d in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
+        if tag == "equal":
+            hunk += [f" {line}" for line in before[a:b]]
+        else:
+            hunk += [f"-{line}" for line in before[a:b]] + [f"+{line}" for line in after[c:d]]
+    spans = [f"{first},{len(each)}" if len(each) > 1 else str(first) for each in (before, after)]
+    head = [f"--- a/{file}", f"+++ b/{file}", f"@@ -{spans[0]} +{spans[1]} @@"]
+    return "\n".join([*head, *hunk])
+
+
+# ---------------------------------------------------------------- divisions of the loss
+
+
+def _changed_backward(
+    script: Script, change: Callable[[str, ast.expr, Script], str | None]
+) -> Change | None:
+    """``change`` gets the line of the only backward, and what it is called on."""
+    call = script.only(*_BACKWARDS)
+    if call is None or call.via:
+        return None
+    node = script.lines.call(call)
+    if node is None or node.args or node.keywords or not isinstance(node.func, ast.Attribute):
+        return None
+    line = script.lines.text[call.line]
+    statement = line.strip()
+    changed = change(statement, node.func.value, script) if node.func.attr == "backward" else None
+    if changed is None:
+        return None
     indent = line[: len(line) - len(line.lstrip())]
-    return (
-        f"--- a/{location.file}\n+++ b/{location.file}\n@@ -{location.line} +{location.line} @@\n"
-        f"-{line}\n+{indent}{changed}"
-    )
+    return Change(call.line, [line], [f"{indent}{changed}"])
 
 
-def _source_line(location: CodeLocation) -> str | None:
-    """The whole line of a call that the script itself makes on one line."""
-    index = location.line - (location.first or location.line)
-    if location.via or location.end_line != location.line or index >= len(location.source):
-        return None
-    line = location.source[index]
-    return None if REMOVED in line else line
-
-
-def _backward(line: str) -> ast.expr | None:
-    """What ``.backward()`` is called on, if the line is nothing but that call."""
-    try:
-        (statement,) = ast.parse(line.strip()).body
-    except (SyntaxError, ValueError):
-        return None
-    call = statement.value if isinstance(statement, ast.Expr) else None
-    if not isinstance(call, ast.Call) or call.args or call.keywords:
-        return None
-    function = call.func
-    is_backward = isinstance(function, ast.Attribute) and function.attr == "backward"
-    return function.value if is_backward and isinstance(function, ast.Attribute) else None
-
-
-def _divided(line: str, loss: ast.expr, evidence: dict[str, Any]) -> str | None:
+def _divided(line: str, loss: ast.expr, script: Script) -> str | None:
     """``loss.backward()`` becomes ``(loss / 4).backward()``."""
-    micro_batches = evidence.get("micro_batches")
-    if not isinstance(loss, ast.Name) or not isinstance(micro_batches, int):
+    micro_batches = script.evidence.get("micro_batches")
+    scaled = _scaled(loss)
+    inner = loss if scaled is None else scaled
+    if not isinstance(inner, ast.Name) or not isinstance(micro_batches, int):
         return None
-    end = loss.end_col_offset or 0
-    return f"({loss.id} / {micro_batches}){line[end:]}"
+    divided = f"{inner.id} / {micro_batches}"
+    return _replaced(line, inner, divided if scaled is not None else f"({divided})")
 
 
-def _undivided(line: str, loss: ast.expr, evidence: dict[str, Any]) -> str | None:
+def _undivided(line: str, loss: ast.expr, script: Script) -> str | None:
     """``(loss / K).backward()`` becomes ``loss.backward()``."""
-    if not isinstance(loss, ast.BinOp) or not isinstance(loss.op, ast.Div):
+    scaled = _scaled(loss)
+    inner = loss if scaled is None else scaled
+    if not isinstance(inner, ast.BinOp) or not isinstance(inner.op, ast.Div):
         return None
-    if not isinstance(loss.left, ast.Name):
+    if not isinstance(inner.left, ast.Name):
         return None
-    return f"{loss.left.id}{line[line.rindex('.backward') :]}"
+    if scaled is None:
+        return f"{inner.left.id}{line[line.rindex('.backward') :]}"
+    return _replaced(line, inner, inner.left.id)
 
 
-_CHANGES: dict[str, Callable[[str, ast.expr, dict[str, Any]], str | None]] = {
-    fixes.MICRO_BATCH_MEAN["plain"]: _divided,
-    fixes.ONE_DIVISION["plain"]: _undivided,
+def _scaled(loss: ast.expr) -> ast.expr | None:
+    """``loss`` in ``scaler.scale(loss)``."""
+    is_scaled = (
+        isinstance(loss, ast.Call)
+        and isinstance(loss.func, ast.Attribute)
+        and loss.func.attr == "scale"
+        and len(loss.args) == 1
+        and not loss.keywords
+    )
+    return loss.args[0] if is_scaled and isinstance(loss, ast.Call) else None
+
+
+def _replaced(line: str, node: ast.expr, text: str) -> str | None:
+    if not line.isascii():  # columns of syntax trees count bytes
+        return None
+    return f"{line[: node.col_offset]}{text}{line[node.end_col_offset :]}"
+
+
+def _divided_by_accelerate(script: Script) -> Change | None:
+    """``loss.backward()`` becomes ``accelerator.backward(loss)``, below ``accumulate``."""
+    call = script.only(*_BACKWARDS)
+    above = None if call is None else script.lines.header(call.line, _ACCUMULATE)
+    if above is None:
+        return None
+
+    def change(line: str, loss: ast.expr, script: Script) -> str | None:
+        source = ast.get_source_segment(line, loss)
+        end = line[line.rindex(".backward()") + len(".backward()") :]
+        return None if source is None else f"{above.group(1)}.backward({source}){end}"
+
+    return _changed_backward(script, change)
+
+
+# ---------------------------------------------------------------- the order of calls
+
+
+def _zeroed_after_step(script: Script) -> Change | None:
+    """``optimizer.zero_grad()`` after the only step."""
+    call = script.only("step")
+    optimizer = None if call is None else _stepped(script, call)
+    if call is None or optimizer is None or call.via not in ("", "accelerate"):
+        return None
+    line = script.lines.text[call.line]
+    indent = line[: len(line) - len(line.lstrip())]
+    return Change(call.line, [line], [line, f"{indent}{optimizer}.zero_grad()"])
+
+
+def _stepped(script: Script, call: CodeLocation) -> str | None:
+    """How the script calls the optimizer in ``optimizer.step()`` or ``scaler.step(optimizer)``."""
+    node = script.lines.call(call)
+    if node is None or not isinstance(node.func, ast.Attribute) or node.func.attr != "step":
+        return None
+    by_scaler = any(
+        c.role == "scaler_step" and (c.file, c.line) == (call.file, call.line)
+        for c in script.located
+    )
+    if node.keywords or len(node.args) != int(by_scaler):
+        return None
+    optimizer = node.args[0] if by_scaler else node.func.value
+    return ast.unparse(optimizer) if _is_name(optimizer) else None
+
+
+def _is_name(node: ast.expr) -> bool:
+    """``optimizer``, or ``self.optimizer``."""
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return isinstance(node, ast.Name)
+
+
+def _unscaled_before_clip(script: Script) -> Change | None:
+    """``scaler.unscale_(optimizer)`` before the clip, which is in the block of the step."""
+    clip, step = script.only("clip_norm", "clip_value"), script.only("scaler_step")
+    unscaled = any(c.role == "unscale" for c in script.located)
+    if clip is None or step is None or clip.via or step.via or unscaled or not script.is_only:
+        return None
+    node, optimizer = script.lines.call(step), _stepped(script, step)
+    if node is None or optimizer is None or not isinstance(node.func, ast.Attribute):
+        return None
+    is_statement = script.lines.statement(clip.line) is not None
+    if not is_statement or not script.lines.is_block(clip.line, step.line):
+        return None
+    line = script.lines.text[clip.line]
+    indent = line[: len(line) - len(line.lstrip())]
+    added = f"{indent}{ast.unparse(node.func.value)}.unscale_({optimizer})"
+    return Change(clip.line, [line], [added, line])
+
+
+def _stepped_once(script: Script) -> Change | None:
+    """Without the second of two steps in one block: of two equal ones, or the loop's after that of
+    the ``GradScaler``."""
+    steps = {c.line: c for c in script.located if c.role == "step"}
+    if len(steps) != 2 or any(c.via for c in steps.values()):
+        return None
+    first, second = sorted(steps)
+    names = {_stepped(script, steps[line]) for line in (first, second)}
+    node = script.lines.call(steps[second])
+    if len(names) != 1 or None in names or node is None or node.args:
+        return None
+    between = any(c.role in _BACKWARDS and first < c.line < second for c in script.located)
+    if between or not script.lines.is_block(first, second):
+        return None
+    lines = script.lines.between(first, second)
+    return Change(first, lines, lines[:-1])
+
+
+def _zeroed_after_and_not_before(script: Script) -> Change | None:
+    """The only ``zero_grad`` is before the step in its block: it moves behind it."""
+    zeroed, step = script.only("zero_grad"), script.only("step")
+    if zeroed is None or step is None or zeroed.via or step.via or not script.is_only:
+        return None
+    optimizer, node = _stepped(script, step), script.lines.call(zeroed)
+    if optimizer is None or node is None or not isinstance(node.func, ast.Attribute):
+        return None
+    if node.func.attr != "zero_grad" or ast.unparse(node.func.value) != optimizer:
+        return None
+    if not script.lines.is_block(zeroed.line, step.line):
+        return None
+    lines = script.lines.between(zeroed.line, step.line)
+    return Change(zeroed.line, lines, [*lines[1:], lines[0]])
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """How a fix is written into a script: by ``change``, of the calls with these roles."""
+
+    change: Callable[[Script], Change | None]
+    roles: tuple[CodeRole, ...]
+    holds_later: bool = True  # also of a finding that begins after the first windows
+
+
+_UNSCALED = Pattern(_unscaled_before_clip, ("clip_norm", "clip_value", "scaler_step"), False)
+_ONCE = Pattern(_stepped_once, ("step",), False)
+
+_CHANGES: dict[str, Pattern] = {
+    fixes.MICRO_BATCH_MEAN["plain"]: Pattern(
+        lambda script: _changed_backward(script, _divided), _BACKWARDS
+    ),
+    fixes.ONE_DIVISION["plain"]: Pattern(
+        lambda script: _changed_backward(script, _undivided), _BACKWARDS
+    ),
+    fixes.MICRO_BATCH_MEAN["accelerate"]: Pattern(_divided_by_accelerate, _BACKWARDS),
+    grads_not_zeroed.FIX: Pattern(_zeroed_after_step, ("step",), False),
+    clip_before_unscale.FIX: _UNSCALED,
+    clip_before_unscale.of_values(clip_before_unscale.FIX): _UNSCALED,
+    double_step.FIX: _ONCE,
+    double_step.FIX_SCALED: _ONCE,
+    zeroed_before_step.FIX: Pattern(_zeroed_after_and_not_before, ("zero_grad", "step"), False),
 }

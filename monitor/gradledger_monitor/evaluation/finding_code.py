@@ -19,10 +19,11 @@ FIRST_WINDOWS = 4  # whose calls are located: see the hooks' ``capture/code/call
 
 def with_code(findings: Sequence[Finding], located: LocationsByOptimizer) -> list[Finding]:
     """The findings, each with the locations of the optimizer that it is about."""
-    return [_with_code(finding, located.get(finding.optimizer, [])) for finding in findings]
+    only = len(located) < 2
+    return [_with_code(finding, located.get(finding.optimizer, []), only) for finding in findings]
 
 
-def _with_code(finding: Finding, located: Sequence[CodeLocation]) -> Finding:
+def _with_code(finding: Finding, located: Sequence[CodeLocation], only: bool) -> Finding:
     rule = rules_by_id().get(finding.rule)
     if rule is None or not located:
         return finding
@@ -30,4 +31,4 @@ def _with_code(finding: Finding, located: Sequence[CodeLocation]) -> Finding:
     late = finding.first_step > FIRST_WINDOWS
     roles = [role for role in rule.points_at if not (late and role in rule.single_calls)]
     code = locations_for(roles, located)
-    return replace(finding, code=code, fix=fix_in_code(finding, located))
+    return replace(finding, code=code, fix=fix_in_code(finding, located, only, late))

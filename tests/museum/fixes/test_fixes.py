@@ -95,15 +95,30 @@ def test_a_fix_of_what_is_right_beside_the_gradient_leaves_it_exact(
     assert (after.result.verdict, after.result.findings) == ("balanced", [])
 
 
-@pytest.mark.parametrize("name", ["reduction/not_divided", "reduction/divided_twice"])
-@pytest.mark.parametrize("loss", ["loss", "objective_of_the_batch"])
+CHANGED = {
+    "reduction/not_divided": "+        (loss / 4).backward()",
+    "reduction/divided_twice": "+        loss.backward()",
+    "loop/never_zeroed": "+    optimizer.zero_grad()",
+    "loop/stepped_twice": "-    optimizer.step()",
+    "loop/zeroed_before": "+    optimizer.step()",
+    "scaler/clipped_while_scaled": "+    scaler.unscale_(optimizer)",
+    "scaler/not_divided": "+        scaler.scale(loss / 4).backward()",
+    "scaler/stepped_beside_the_scaler": "-    optimizer.step()",
+}
+
+
+@pytest.mark.parametrize("name", CHANGED)
+@pytest.mark.parametrize("rename", ["", "_of_it"])
 def test_the_change_of_the_line_makes_the_gradient_exact(
-    stage: Stage, name: str, loss: str, tmp_path: Path
+    stage: Stage, name: str, rename: str, tmp_path: Path
 ) -> None:
     script = tmp_path / "program.py"
-    script.write_text(re.sub(r"\bloss\b", loss, (HERE / f"{name}.py").read_text()))
+    names = r"\b(loss|optimizer|scaler)\b(?!\()"
+    script.write_text(re.sub(names, rf"\1{rename}", (HERE / f"{name}.py").read_text()))
     wrong = run(stage, script)
-    (finding,) = wrong.located
+    finding = next(f for f in wrong.located if f.inhibited_by is None)
+    changed = [line.replace(rename, "") for line in finding.fix.splitlines()[3:]]
+    assert CHANGED[name] in changed
     script.write_text(_applied(finding.fix, script.read_text()))
     right = run(stage, script)
     assert right.fault < EXACT
@@ -111,12 +126,13 @@ def test_the_change_of_the_line_makes_the_gradient_exact(
 
 
 def _applied(diff: str, program: str) -> str:
-    """The program with one line changed, as ``patch`` does it."""
-    *_, position, removed, added = diff.splitlines()
-    number = int(position.split()[2])
+    """The program with the lines of one hunk changed, as ``patch`` does it."""
+    _, _, position, *hunk = diff.splitlines()
+    first = int(position.split()[1].strip("-").partition(",")[0])
     lines = program.splitlines()
-    assert removed == f"-{lines[number - 1]}"
-    lines[number - 1] = added[1:]
+    before = [line[1:] for line in hunk if not line.startswith("+")]
+    assert lines[first - 1 : first - 1 + len(before)] == before
+    lines[first - 1 : first - 1 + len(before)] = [each[1:] for each in hunk if each[0] != "-"]
     return "\n".join(lines) + "\n"
 
 

@@ -32,6 +32,11 @@ torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
 optimizer.step()"""
 
 
+def of_values(fix: str) -> str:
+    """The fix of a clip by value."""
+    return fix.replace("clip_grad_norm_", "clip_grad_value_").replace("max_norm", "clip_value")
+
+
 def _no_scale(window: Window) -> Outcome | None:
     """The outcome where no loss is scaled, by a GradScaler or by a constant."""
     return None if static_scale(window.facts) is not None else SCALER_IN_USE.unmet(window)
@@ -135,7 +140,7 @@ def _report(
 ) -> Outcome:
     norm = number(event.norm)
     if event.op == "clip_value":
-        fix = fix.replace("clip_grad_norm_", "clip_grad_value_").replace("max_norm", "clip_value")
+        fix = of_values(fix)
     return finding(
         "error",
         title,

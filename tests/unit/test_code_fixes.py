@@ -1,0 +1,183 @@
+"""Which lines of a script a fix changes, and where the change is not certain."""
+
+from __future__ import annotations
+
+import ast
+
+from gradledger.records import CodeRole
+from gradledger_monitor.evaluation.finding_code import with_code
+from gradledger_monitor.model.code.locations import CodeLocation
+from gradledger_monitor.model.findings import Finding, is_generic
+from gradledger_monitor.rules.loop import double_step, grads_not_zeroed, zeroed_before_step
+from gradledger_monitor.rules.reduction.fixes import MICRO_BATCH_MEAN, ONE_DIVISION
+from gradledger_monitor.rules.scaler import clip_before_unscale
+
+RULES = {
+    MICRO_BATCH_MEAN["plain"]: "reduction.missing_division",
+    MICRO_BATCH_MEAN["accelerate"]: "reduction.missing_division",
+    ONE_DIVISION["plain"]: "reduction.double_division",
+    grads_not_zeroed.FIX: "loop.grads_not_zeroed",
+    double_step.FIX: "loop.double_step",
+    double_step.FIX_SCALED: "loop.double_step",
+    zeroed_before_step.FIX: "loop.zeroed_before_step",
+    clip_before_unscale.FIX: "scaler.clip_before_unscale",
+    clip_before_unscale.of_values(clip_before_unscale.FIX): "scaler.clip_before_unscale",
+}
+ROLES: dict[str, tuple[CodeRole, ...]] = {
+    "scaler.step(": ("scaler_step", "step"),
+    ".unscale_(": ("unscale",),
+    ".step(": ("step",),
+    ".backward(": ("backward",),
+    "clip_grad_norm_(": ("clip_norm",),
+    "clip_grad_value_(": ("clip_value",),
+    ".zero_grad(": ("zero_grad",),
+}
+
+
+def located(script: str, via: str = "") -> list[CodeLocation]:
+    """The calls in the lines of a script, with the lines around them that the hooks record."""
+    lines = script.splitlines()
+    calls = []
+    for number, line in enumerate(lines, 1):
+        pattern = next((p for p in ROLES if p in line), None)
+        first = max(1, number - 3)
+        for role in ROLES[pattern] if pattern else ():
+            source = tuple(lines[first - 1 : number + 2])
+            calls.append(
+                CodeLocation(role, "a.py", number, number, via=via, first=first, source=source)
+            )
+    return calls
+
+
+def fix_of(fix: str, script: str, first_step: int = 1, others: int = 0, via: str = "") -> str:
+    """The fix of a finding in a script."""
+    finding = Finding(RULES[fix], 0, "error", first_step, 9, 5, "t", "s", fix, {"micro_batches": 4})
+    calls = located(script, via)
+    (result,) = with_code([finding], dict.fromkeys(range(1 + others), calls))
+    return result.fix
+
+
+def changed(fix: str, script: str, via: str = "") -> str:
+    """The script with the change of the fix."""
+    diff = fix_of(fix, script, via=via)
+    assert not is_generic(diff)
+    _, _, position, *hunk = diff.splitlines()
+    first = int(position.split()[1].strip("-").partition(",")[0])
+    lines = script.splitlines()
+    before = [line[1:] for line in hunk if not line.startswith("+")]
+    assert lines[first - 1 : first - 1 + len(before)] == before
+    lines[first - 1 : first - 1 + len(before)] = [each[1:] for each in hunk if each[0] != "-"]
+    ast.parse("\n".join(lines))
+    return "\n".join(lines)
+
+
+CLIP = """\
+for x in xs:
+    scaler.scale(loss).backward()
+    if last:
+        norm = clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(self.optimizer)  # now
+        scaler.update()"""
+ACCELERATE = """\
+with self.accelerator.accumulate(model):
+    loss = model(x)
+
+    loss.backward()  # now
+    optimizer.step()"""
+
+
+def test_the_loss_is_divided_in_the_line() -> None:
+    plain, one = MICRO_BATCH_MEAN["plain"], ONE_DIVISION["plain"]
+    assert changed(plain, "scaler.scale(loss).backward()") == "scaler.scale(loss / 4).backward()"
+    assert changed(one, "scaler.scale(loss / K).backward()") == "scaler.scale(loss).backward()"
+    assert changed(one, "(loss / K).backward()  # a") == "loss.backward()  # a"
+
+
+def test_accelerate_divides_below_its_accumulate() -> None:
+    fix = MICRO_BATCH_MEAN["accelerate"]
+    after = changed(fix, ACCELERATE)
+    assert after == ACCELERATE.replace("loss.backward()", "self.accelerator.backward(loss)")
+    of_call = ACCELERATE.replace("loss.backward", "f(x).backward")
+    assert "self.accelerator.backward(f(x))  # now" in changed(fix, of_call)
+    for uncertain in (
+        ACCELERATE.replace("with self.accelerator.accumulate(model)", "if last"),
+        ACCELERATE.replace("    loss = model(x)", "    loss = a\n    loss = b\n    loss = c"),
+        ACCELERATE.replace("\n    loss = ", "\nif last:\n    loss = "),
+    ):
+        assert is_generic(fix_of(fix, uncertain))
+
+
+def test_gradients_are_zeroed_after_the_only_step() -> None:
+    fix = grads_not_zeroed.FIX
+    assert changed(fix, "a = 1\nif last:\n    self.opt.step()\nb = 1").splitlines()[3] == (
+        "    self.opt.zero_grad()"
+    )
+    by_scaler = changed(fix, "if last:\n    scaler.step(opt)\n    scaler.update()")
+    assert by_scaler.splitlines()[2] == "    opt.zero_grad()"
+    assert not is_generic(fix_of(fix, "optimizer.step()", via="accelerate"))
+    assert is_generic(fix_of(fix, "optimizer.step()", via="lightning"))
+    for uncertain in (
+        "optimizer.step(closure)",
+        "if last: optimizer.step()",
+        "optimizers[0].step()",
+        "loss = optimizer.step()",
+        "f(\n    optimizer.step()\n)",
+        "f(\n    a,\n    optimizer.step()\n)",
+        "a = \\\n    optimizer.step()",
+        "optimizer.step(); a = 1",
+        "optimizer.step()\nif tail:\n    optimizer.step()",
+    ):
+        assert is_generic(fix_of(fix, uncertain)), uncertain
+    assert is_generic(fix_of(fix, "optimizer.step()", first_step=9))
+
+
+def test_unscale_comes_before_a_clip_in_the_block_of_the_step() -> None:
+    fix = clip_before_unscale.FIX
+    after = changed(fix, CLIP).splitlines()
+    assert after[3] == "        scaler.unscale_(self.optimizer)"
+    assert after[:3] + after[4:] == CLIP.splitlines()
+    of_values = clip_before_unscale.of_values(fix)
+    assert "unscale_" in changed(of_values, CLIP.replace("grad_norm_", "grad_value_"))
+    clip = "        norm = clip_grad_norm_(model.parameters(), 1.0)\n"
+    each = CLIP.replace(clip, "").replace("    if last", f"{clip[4:]}    if last")
+    many = "".join(f"        a = {number}\n" for number in range(6))
+    for uncertain in (
+        each,
+        CLIP.replace("  # now", "\n        scaler.unscale_(self.optimizer)"),
+        CLIP.replace("        scaler.step", "    if last:\n        scaler.step"),
+        CLIP.replace(clip, f"{clip}        if skip:\n            continue\n"),
+        CLIP.replace(clip, clip + many),
+    ):
+        assert uncertain != CLIP
+        assert is_generic(fix_of(fix, uncertain)), uncertain
+    assert is_generic(fix_of(fix, CLIP, others=1))
+    assert is_generic(fix_of(fix, CLIP, via="accelerate"))
+
+
+def test_the_second_of_two_steps_in_one_block_is_removed() -> None:
+    twice = "optimizer.step()\nx = 1\noptimizer.step()\noptimizer.zero_grad()"
+    assert changed(double_step.FIX, twice) == "optimizer.step()\nx = 1\noptimizer.zero_grad()"
+    scaled = "scaler.step(optimizer)\nscaler.update()\noptimizer.step()"
+    assert changed(double_step.FIX_SCALED, scaled) == "scaler.step(optimizer)\nscaler.update()"
+    for uncertain in (
+        "optimizer.step()\nif x:\n    optimizer.step()",
+        "optimizer.step()\nloss.backward()\noptimizer.step()",
+        "one.step()\ntwo.step()",
+        "optimizer.step()\nscaler.step(optimizer)",
+        "optimizer.step()\nwarm.up()",
+    ):
+        assert is_generic(fix_of(double_step.FIX, uncertain)), uncertain
+
+
+def test_gradients_are_zeroed_after_the_step_and_not_before_it() -> None:
+    fix = zeroed_before_step.FIX
+    before = "loss.backward()\nopt.zero_grad()\nx = 1\ny = 1\nopt.step()\nz = 1"
+    after = "loss.backward()\nx = 1\ny = 1\nopt.step()\nopt.zero_grad()\nz = 1"
+    assert changed(fix, before) == after
+    for uncertain in (
+        before.replace("opt.zero", "model.zero"),
+        before.replace("opt.zero", "if x:\n    opt.zero"),
+        "opt.zero_grad()\nloss.backward()\nopt.zero_grad()\nopt.step()",
+    ):
+        assert is_generic(fix_of(fix, uncertain)), uncertain
+    assert is_generic(fix_of(fix, before, others=1))
