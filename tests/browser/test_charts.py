@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 
 import pytest
 from playwright.sync_api import Page, expect
 from sqlalchemy import insert, update
 
+from gradledger.records import StepRecord
 from gradledger_monitor.evaluation.evaluated_step import EvaluatedStep
 from gradledger_monitor.store import tables
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.steps import curves
-from helpers.batches import batch, eventually, step
+from helpers.batches import batch, eventually, fair_step, step
 from helpers.charts import until
 from helpers.patience import HANGS
 from helpers.seeded import judged, seed
 from helpers.service import Service, running_service
 
 LENGTH, SPIKE = 30_000, 17_023
+JUMPS = (61, 84, 107)
 NORM = 'document.querySelector("#chart-norm .plot")'
 
 
@@ -32,7 +35,14 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
         _lengthen(f"sqlite:///{database}")
         seed(running)
         assert eventually(HANGS, judged(running, "half"))
+        running.post(batch("jumps", [_jumping(n) for n in range(1, 121)]))
+        assert eventually(HANGS, judged(running, "jumps", 120))
         yield running
+
+
+def _jumping(number: int) -> StepRecord:
+    norm = 60.0 if number in JUMPS else 1.0 + 0.05 * (-1) ** number
+    return dataclasses.replace(fair_step(number), norm=norm)
 
 
 def _lengthen(url: str) -> None:
@@ -214,6 +224,12 @@ def test_a_mark_above_a_chart_leads_to_the_finding(page: Page) -> None:
     mark = page.locator("#chart-misallocation .annotation").first
     mark.click()
     expect(page.locator('[data-rule="reduction.token_weights_unequal"]')).to_be_in_viewport()
+
+
+def test_each_spike_that_a_finding_names_is_marked_on_the_chart_of_norms(page: Page) -> None:
+    opened(page, "jumps")
+    expect(page.locator("#chart-norm .annotation")).to_have_count(len(JUMPS))
+    until(page, f"{NORM}.layout.annotations.map(({{ x }}) => x)", list(JUMPS))
 
 
 LIVE_DOTS = f"{NORM}.data.some(({{ mode, x }}) => mode === 'markers' && x[0] === 3)"

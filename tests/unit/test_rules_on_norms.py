@@ -10,6 +10,7 @@ from statistics import median
 import pytest
 
 from gradledger.records import Event, Op
+from gradledger_monitor.api.pages.run import marked_steps
 from gradledger_monitor.model.findings import EvaluationResult, Finding
 from gradledger_monitor.rules.norm.trend import FarthestValues
 from helpers.facts import facts, judged, record, term
@@ -176,8 +177,11 @@ def test_a_far_jump_that_ended_is_information_with_its_step_and_the_count() -> N
         "itself."
     )
     assert (finding.evidence["norm"], finding.evidence["spikes"]) == (50.0, 1)
+    assert finding.evidence["spikes_at"] == [61]
     again = recovered((50.0, 2.0), *CALM, (40.0, 2.0), BACK)
     assert again is not None and "There were 2 spikes, the largest 50.1x" in again.summary
+    assert again.evidence["spikes_at"] == [61, 122]
+    assert marked_steps(again) == [61, 122]
 
 
 def test_a_near_jump_or_one_that_lasts_is_no_information() -> None:

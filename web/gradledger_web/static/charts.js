@@ -23,7 +23,7 @@ import { all, one } from "./page.js";
  * @typedef {{name: string, step: number[], balance: (number | null)[], misallocation: (number | null)[]}} Objective
  */
 
-/** @typedef {{id: string, title: string, severity: "error" | "warning" | "info", first: number, last: number, charts: string[]}} Span */
+/** @typedef {{id: string, title: string, severity: "error" | "warning" | "info", first: number, last: number, steps: number[], charts: string[]}} Span */
 
 /**
  * A trace or a drawn element of plotly, which has no types for what we use.
@@ -358,27 +358,29 @@ export function findingShapes(findings, xOf) {
 }
 
 /**
- * A mark above the first step of each finding; a click on it leads to the finding.
+ * A mark above each step that a finding names; a click on it leads to the finding.
  * @param {Span[]} findings
  * @param {(step: number) => number} xOf
  */
 export function findingMarks(findings, xOf) {
-  return findings.map((finding, index) => ({
-    x: xOf(finding.first),
-    xshift: 15 * findings.slice(0, index).filter(({ first }) => first === finding.first).length,
-    yref: "paper",
-    y: 1,
-    xanchor: "left",
-    yanchor: "bottom",
-    text: " ! ",
-    showarrow: false,
-    font: { size: 9 },
-    bgcolor: SEVERITIES[finding.severity],
-    borderpad: 1,
-    hovertext: finding.title,
-    captureevents: true,
-    name: finding.id,
-  }));
+  return findings.flatMap((finding, index) =>
+    finding.steps.map((step) => ({
+      x: xOf(step),
+      xshift: 15 * findings.slice(0, index).filter(({ steps }) => steps.includes(step)).length,
+      yref: "paper",
+      y: 1,
+      xanchor: "left",
+      yanchor: "bottom",
+      text: " ! ",
+      showarrow: false,
+      font: { size: 9 },
+      bgcolor: SEVERITIES[finding.severity],
+      borderpad: 1,
+      hovertext: `${finding.title} (step ${step.toLocaleString("en")})`,
+      captureevents: true,
+      name: finding.id,
+    })),
+  );
 }
 
 // ------------------------------------------------------------------ other charts

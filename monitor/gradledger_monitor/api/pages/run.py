@@ -123,11 +123,20 @@ def _spans(findings: list[Finding], optimizer: int) -> list[dict[str, Any]]:
             "severity": "info" if finding.acknowledged else finding.severity,
             "first": finding.first_step,
             "last": finding.last_step,
+            "steps": marked_steps(finding),
             "charts": charts.charts_of_rule(finding.rule),
         }
         for finding in findings
         if finding.optimizer == optimizer and finding.inhibited_by is None
     ]
+
+
+def marked_steps(finding: Finding) -> list[int]:
+    """The steps that a finding names: where it began, and each spike that it counts."""
+    evidence = finding.evidence
+    changed = evidence.get("changed", {}).get("step")
+    named = [finding.first_step, changed, evidence.get("since"), *evidence.get("spikes_at", ())]
+    return sorted({step for step in named if isinstance(step, int) and step > 0})
 
 
 # ------------------------------------------------------------------ evidence

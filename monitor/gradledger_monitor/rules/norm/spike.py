@@ -35,6 +35,7 @@ CHANCE, CHANCE_IF_IT_STAYS = 0.01, 0.1
 LOSS_UP = 1.2  # times its moving average: a loss below that has not jumped
 BACK = 0.7  # of the loss at a jump: if the next one is below, it was that batch alone
 FALLS = 0.95  # of the loss at a jump: a loss below falls again
+MOST_MARKED = 64  # spikes whose steps are in the evidence
 MOST_OUTLIERS = 256  # micro-batches that are remembered
 LEAST_LOSS = 1.0  # with a short history, a smaller loss has not jumped: many losses start near 0
 
@@ -121,6 +122,7 @@ class Spike(Rule):
         _outliers=dict[str, int],
         _count=int,
         _spikes=int,
+        _spikes_at=list[int],
         _farthest=tuple[float, int],
         _last_spike=tuple[float, float],
     )
@@ -142,6 +144,7 @@ class Spike(Rule):
         self._outliers: dict[str, int] = {}  # steps of micro-batches that stood out, by their data
         self._count = 0  # steps with a norm
         self._spikes = 0  # jumps of the norm, also those that are not reported
+        self._spikes_at: list[int] = []  # the steps of the last of them
         self._farthest = (0.0, 0)  # the largest ratio of one of them, and its step
         self._last_spike = (0.0, 0.0)  # norm and ratio at the beginning of the last one
 
@@ -197,6 +200,7 @@ class Spike(Rule):
             ratio=round(ratio, 4),
             steps_high=self._high,
             loss=self._jump_loss if moved else loss,
+            spikes_at=self._spikes_at,
             **self._onset.evidence,
         )
         if moved and self._loss_up <= self.stays:  # one batch: the loss was up there alone
@@ -227,12 +231,14 @@ class Spike(Rule):
             norm=norm,
             ratio=round(ratio, 4),
             spikes=self._spikes,
+            spikes_at=self._spikes_at,
             **self._onset.evidence,
         )
         return passed(about_steps(report, (self._onset.step,)))
 
     def _note_spike(self, window: Window, norm: float, ratio: float) -> None:
         self._spikes += 1
+        self._spikes_at = [*self._spikes_at[1 - MOST_MARKED :], window.facts.step]
         self._last_spike = (norm, ratio)
         if ratio > self._farthest[0]:
             self._farthest = (ratio, window.facts.step)
@@ -283,6 +289,7 @@ class Spike(Rule):
             ratio=round(ratio, 4),
             loss=loss,
             history=history,
+            spikes_at=self._spikes_at,
             **self._onset.evidence,
         )
 
