@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from dataclasses import replace
 
@@ -19,6 +20,7 @@ from gradledger_monitor.gate.sarif import sarif
 from gradledger_monitor.model.code.frames import code_frames, frame_text
 from gradledger_monitor.model.code.locations import CodeLocation
 from gradledger_monitor.model.findings import EvaluationResult, Finding
+from gradledger_monitor.reports.terminal import console, report
 from gradledger_monitor.rules.docs import rules_by_id
 from gradledger_monitor.rules.reduction.fixes import MICRO_BATCH_MEAN
 from gradledger_web.rendering import environment
@@ -128,6 +130,15 @@ def test_sarif_has_the_region_of_the_call() -> None:
 def test_an_annotation_is_at_the_call() -> None:
     (line,) = workflow_commands(_runs(replace(FINDING, code=(BACKWARD,))), Gate(), "train.py")
     assert line.startswith("::warning file=src/my train.py,line=10,endLine=10,title=")
+
+
+def test_the_terminal_has_the_position_and_the_frame() -> None:
+    result = EvaluationResult("suspect", [replace(FINDING, code=(BACKWARD,))], [], {})
+    stream = io.StringIO()
+    console(stream).print(report("train", 5, 1, result, revision="commit 1a2b"))
+    assert "--> src/my train.py:10, in fit" in stream.getvalue()
+    assert "loss.backward()" in stream.getvalue()
+    assert "commit 1a2b" in stream.getvalue()
 
 
 def test_a_message_has_positions_and_no_source_text() -> None:

@@ -19,6 +19,7 @@ from gradledger_monitor.alerts.links import Links
 from gradledger_monitor.alerts.payload import PageUrls, RunSummary
 from gradledger_monitor.alerts.planner import AlertKey, Notification, Plan, RunContext
 from gradledger_monitor.alerts.roster import Roster
+from gradledger_monitor.model.code.revision import revision_of
 from gradledger_monitor.rules.docs import rules_by_id
 from gradledger_monitor.store.alerts import due, outbox
 from gradledger_monitor.store.alerts.tables import notifications
@@ -91,6 +92,7 @@ def _put_messages(
         verdict=row.verdict,
         steps=row.steps,
         ranks=row.world_size,
+        revision=revision_of(row.environment),
     )
     urls = PageUrls(composer.base, lambda rule: composer.links.create(row.id, rule))
     kinds = {rule: definition.kind for rule, definition in rules_by_id().items()}

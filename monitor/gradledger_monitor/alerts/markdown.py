@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gradledger_monitor.alerts.payload import Document, cut, plural, worst_severity
 from gradledger_monitor.common.sanitize import printable
+from gradledger_monitor.model.code.revision import Revision
 
 MAX_TITLE = 160
 MAX_LINES = 5
@@ -53,7 +54,11 @@ def body(document: Document) -> str:
     if others or data["omitted"]:
         lines.append(_others(others, data["omitted"]))
     state = f"{run['verdict']} after {plural(run['steps'], 'step')}"
-    lines.append(f"Run {escaped(run['name'])} in {escaped(run['project'])}, {state}: {run['url']}")
+    revision = Revision(run["commit"], run["dirty"]).text
+    of = f", {escaped(revision)}" if revision else ""
+    lines.append(
+        f"Run {escaped(run['name'])} in {escaped(run['project'])}, {state}{of}: {run['url']}"
+    )
     if first["acknowledge_url"]:
         lines.append(f"Acknowledge or snooze: {first['acknowledge_url']}")
     return "\n".join(lines)

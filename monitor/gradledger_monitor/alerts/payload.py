@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 from gradledger_monitor.alerts.planner import AlertItem
 from gradledger_monitor.model.code.locations import LABELS, CodeLocation
+from gradledger_monitor.model.code.revision import NOT_KNOWN, Revision
 from gradledger_monitor.model.findings import SEVERITIES, Finding, is_generic
 
 MAX_BYTES = 20_000
@@ -56,6 +57,7 @@ class RunSummary:
     verdict: str
     steps: int
     ranks: int
+    revision: Revision = NOT_KNOWN
 
 
 @dataclass(frozen=True)
@@ -128,6 +130,8 @@ def _run(run: RunSummary, urls: PageUrls) -> Document:
         "verdict": run.verdict,
         "steps": run.steps,
         "ranks": run.ranks,
+        "commit": run.revision.commit,
+        "dirty": None if run.revision.dirty is None else cut(run.revision.dirty, MAX_NAME),
         "url": urls.run(run.id),
     }
 

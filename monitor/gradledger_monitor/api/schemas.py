@@ -157,6 +157,8 @@ class VerdictDocument(BaseModel):
     coverage: dict[str, str]
     objectives: list[ObjectiveSummary]
     topology: RunTopology | None
+    commit: str | None
+    dirty: str | None
 
 
 class FieldError(BaseModel):

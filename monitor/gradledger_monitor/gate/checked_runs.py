@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gradledger_monitor.gate.result import CheckedRun
+from gradledger_monitor.model.code.revision import revision_of
 from gradledger_monitor.reports.objectives import recent_objectives
 from gradledger_monitor.reports.topology import run_topology
 from gradledger_monitor.reports.windows import MOST_RECORDS
@@ -20,4 +21,5 @@ def checked_run(store: Store, run: queries.RunRow) -> CheckedRun:
         evaluation=evaluation,
         objectives=recent_objectives(store, run.id, evaluation.findings, most=MOST_RECORDS),
         topology=run_topology(store, run.id),
+        revision=revision_of(run.environment),
     )

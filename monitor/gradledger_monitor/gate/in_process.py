@@ -92,5 +92,7 @@ def _report(runs: Sequence[CheckedRun]) -> str:
     stream = io.StringIO()
     output = console(stream)
     for run in runs:
-        output.print(report(run.name, run.steps, run.ranks, run.evaluation, run.absent))
+        output.print(
+            report(run.name, run.steps, run.ranks, run.evaluation, run.absent, run.revision.text)
+        )
     return stream.getvalue()

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gradledger_monitor.evaluation.result import is_history
+from gradledger_monitor.model.code.revision import NOT_KNOWN, Revision
 from gradledger_monitor.model.findings import SEVERITIES, EvaluationResult, Finding
 from gradledger_monitor.reports.objectives import ObjectiveSummary
 from gradledger_monitor.reports.topology import RunTopology
@@ -23,6 +24,7 @@ class CheckedRun:
     evaluation: EvaluationResult
     objectives: Sequence[ObjectiveSummary] = ()
     topology: RunTopology | None = None
+    revision: Revision = NOT_KNOWN
 
     @property
     def absent(self) -> Sequence[int]:

@@ -11,6 +11,7 @@ import gradledger
 from gradledger_monitor.common.json_floats import json_safe
 from gradledger_monitor.common.sanitize import sanitize
 from gradledger_monitor.model.code.frames import code_frames, frame_text
+from gradledger_monitor.model.code.revision import revision_of
 from gradledger_monitor.model.findings import Finding, fix_title
 from gradledger_monitor.model.step_facts import IMPORTED_FROM
 from gradledger_monitor.reports.incident import Cost, Incident
@@ -65,8 +66,9 @@ def _ranks(incident: Incident) -> rank_table.Ranks | None:
 def as_json(incident: Incident) -> str:
     """The verdict in the format of ``check --json``, with the content of the report."""
     run, onset = incident.run, incident.onset
+    revision = revision_of(run.environment)
     evaluated = (incident.evaluation, incident.objectives, incident.topology)
-    document = verdict_json(run.id, run.steps, run.world_size, *evaluated)
+    document = verdict_json(run.id, run.steps, run.world_size, *evaluated, revision)
     document |= {
         "name": run.name,
         "created": incident.created,

@@ -54,16 +54,22 @@ def console(stream: TextIO) -> Console:
 
 
 def report(
-    name: str, steps: int, ranks: int, evaluation: EvaluationResult, absent: Sequence[int] = ()
+    name: str,
+    steps: int,
+    ranks: int,
+    evaluation: EvaluationResult,
+    absent: Sequence[int] = (),
+    revision: str = "",
 ) -> RenderableType:
     """The verdict, the findings with their fixes, and the decision tree.
 
-    ``absent`` are the ranks that never sent a record.
+    ``absent`` are the ranks that never sent a record; ``revision``: which code was trained.
     """
     evaluation = sanitize(evaluation)  # its texts come from a training process
     return Group(
         Rule(f"gradledger: {printable(name)}", align="left", style="dim"),
         _Indented(_verdict(steps, ranks, evaluation, absent), label=""),
+        *([Text(printable(revision), style="dim")] if revision else []),
         *(_finding(*together) for together in _together(evaluation.findings)),
         Text(),
         *(_node(node) for node in evaluation.tree),

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from gradledger_monitor.model.code.revision import NOT_KNOWN, Revision
 from gradledger_monitor.model.findings import EvaluationResult, Finding, is_generic
 from gradledger_monitor.reports.objectives import ObjectiveSummary
 from gradledger_monitor.reports.topology import RunTopology
@@ -31,6 +32,7 @@ def verdict_json(
     evaluation: EvaluationResult,
     objectives: Sequence[ObjectiveSummary] = (),
     topology: RunTopology | None = None,
+    revision: Revision = NOT_KNOWN,
 ) -> dict[str, Any]:
     """The JSON of ``gradledger check --json`` and ``/api/v1/runs/{run}/verdict``."""
     return {
@@ -43,6 +45,7 @@ def verdict_json(
         "coverage": evaluation.coverage,
         "objectives": [asdict(objective) for objective in objectives],
         "topology": asdict(topology) if topology else None,
+        **asdict(revision),
     }
 
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree as xml
 
-from helpers.launching import CLASSIC, UNEQUAL, Launch, train
+from helpers.launching import CLASSIC, TRAIN, UNEQUAL, Launch, train
 
 
 def test_every_output_contains_the_bug_and_a_baseline_allows_it(
@@ -27,6 +31,44 @@ def test_every_output_contains_the_bug_and_a_baseline_allows_it(
     assert again.returncode == 0, again.stderr
     assert UNEQUAL in again.stderr
     assert "::error" not in again.stdout
+
+
+def git(folder: Path, *words: str) -> str:
+    """Run git in a folder, without the configuration of a person."""
+    who = ("-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "commit.gpgsign=false")
+    done = subprocess.run(
+        ["git", *who, *words], cwd=folder, check=True, capture_output=True, text=True
+    )
+    return done.stdout.strip()
+
+
+def test_the_line_the_commit_and_what_differs_from_it_are_in_the_output(
+    launch: Launch, tmp_path: Path
+) -> None:
+    script = tmp_path / "train.py"
+    shutil.copy(TRAIN, script)
+    for command in (["init"], ["add", "."], ["commit", "-m", "x"]):
+        git(tmp_path, *command)
+    commit = git(tmp_path, "rev-parse", "HEAD")
+
+    def checked() -> tuple[str, dict[str, Any]]:
+        done = launch("check", "--json", "v.json", "--", sys.executable, str(script), CLASSIC, "4")
+        return done.stderr, json.loads((tmp_path / "v.json").read_text())
+
+    text, verdict = checked()
+    (finding,) = verdict["findings"]
+    code = finding["code"][0]
+    assert (code["file"], script.read_text().splitlines()[code["line"] - 1].strip()) == (
+        "train.py",
+        code["source"][code["line"] - code["first"]].strip(),
+    )
+    assert f"--> train.py:{code['line']}" in text
+    assert f"commit {commit[:10]}\n" in text
+    assert (verdict["commit"], verdict["dirty"]) == (commit, "no")
+    script.write_text(script.read_text() + "\n")
+    text, verdict = checked()
+    assert f"commit {commit[:10]} with uncommitted changes: train.py" in text
+    assert (verdict["commit"], verdict["dirty"]) == (commit, "train.py")
 
 
 def test_an_invalid_baseline_is_bad_usage(launch: Launch, tmp_path: Path) -> None:

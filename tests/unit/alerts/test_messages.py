@@ -16,6 +16,7 @@ from gradledger_monitor.alerts.configuration import parse_channel, redacted_url
 from gradledger_monitor.alerts.payload import MAX_BYTES, PageUrls, RunSummary
 from gradledger_monitor.alerts.planner import AlertItem, Reason
 from gradledger_monitor.config.redaction import redacted
+from gradledger_monitor.model.code.revision import Revision, revision_of
 from gradledger_monitor.model.findings import Finding
 
 URLS = PageUrls("https://monitor.example", lambda rule: f"https://monitor.example/a/{rule}")
@@ -36,6 +37,20 @@ def message(*items: AlertItem, name: str = "a run") -> payload.Document:
     """A message about a run."""
     run = RunSummary(id="r/1", name=name, project="p", verdict="broken", steps=9, ranks=2)
     return payload.alert_document(run, items or (item(),), KINDS, URLS, 1_000.5)
+
+
+def test_a_message_names_the_commit_and_what_differs_from_it() -> None:
+    revision = Revision("1a2b3c4d5e6f", "train.py")
+    run = RunSummary("r", "a run", "p", "broken", 9, 2, revision)
+    document = payload.alert_document(run, (item(),), KINDS, URLS, 1_000.5)
+    assert (document["data"]["run"]["commit"], document["data"]["run"]["dirty"]) == (
+        "1a2b3c4d5e6f",
+        "train.py",
+    )
+    assert "commit 1a2b3c4d5e with uncommitted changes: train.py" in markdown.body(document)
+    assert "commit" not in markdown.body(message())
+    assert revision_of({"commit": "1a2b", "dirty": "no"}).text == "commit 1a2b"
+    assert revision_of({}).text == ""
 
 
 def test_a_message_has_certainty_steps_evidence_fix_and_links() -> None:

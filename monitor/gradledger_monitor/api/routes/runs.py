@@ -21,6 +21,7 @@ from gradledger_monitor.common.problems import Problem
 from gradledger_monitor.evaluation.quarantine import CannotEvaluate, evaluating
 from gradledger_monitor.model import step_facts
 from gradledger_monitor.model.chart_metrics import chart_metrics
+from gradledger_monitor.model.code.revision import revision_of
 from gradledger_monitor.model.token_ledger import Ledger
 from gradledger_monitor.reports.objectives import recent_objectives
 from gradledger_monitor.reports.topology import run_topology
@@ -111,7 +112,15 @@ def get_verdict(store: StoreDep, run: RunId) -> JsonResponse:
     evaluation = queries.evaluation(store, run)
     objectives = recent_objectives(store, run, evaluation.findings)
     topology = run_topology(store, run)
-    document = verdict_json(row.id, row.steps, row.world_size, evaluation, objectives, topology)
+    document = verdict_json(
+        row.id,
+        row.steps,
+        row.world_size,
+        evaluation,
+        objectives,
+        topology,
+        revision_of(row.environment),
+    )
     return JsonResponse(document)
 
 

@@ -36,6 +36,7 @@ from gradledger_monitor.gate.progress import Progress
 from gradledger_monitor.gate.result import CheckedRun, Gate, read_baseline
 from gradledger_monitor.gate.sarif import sarif
 from gradledger_monitor.gate.version_control import version_control_of
+from gradledger_monitor.model.code.revision import Revision
 from gradledger_monitor.model.findings import Acknowledgement, EvaluationResult
 from gradledger_monitor.reports.terminal import console, report
 from gradledger_monitor.reports.verdict_json import verdict_json
@@ -354,7 +355,8 @@ def _verdict(
     ranks = max((run.ranks for run in runs), default=0)
     objectives = [objective for run in runs for objective in run.objectives]
     topology = next((run.topology for run in runs if run.topology), None)
-    verdict = verdict_json(name, steps, ranks, result, objectives, topology)
+    revision = next((run.revision for run in runs if run.revision.commit), Revision())
+    verdict = verdict_json(name, steps, ranks, result, objectives, topology, revision)
     return verdict if runs else verdict | {"reason": f"no step was recorded: {reason}"}
 
 
@@ -375,7 +377,8 @@ def _print(runs: list[CheckedRun], ended: child_process.ExitResult | None, reaso
     """On stderr: stdout belongs to the command."""
     output = console(sys.stderr)
     for run in runs:
-        output.print(report(run.name, run.steps, run.ranks, run.evaluation, run.absent))
+        revision = run.revision.text
+        output.print(report(run.name, run.steps, run.ranks, run.evaluation, run.absent, revision))
     if ended is None:
         output.print("gradledger: the command did not start", style="bold red")
         return
