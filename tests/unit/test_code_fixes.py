@@ -8,11 +8,13 @@ from gradledger.records import CodeRole
 from gradledger_monitor.evaluation.finding_code import with_code
 from gradledger_monitor.model.code.locations import CodeLocation
 from gradledger_monitor.model.findings import Finding, is_generic
+from gradledger_monitor.rules.clip import after_step
 from gradledger_monitor.rules.loop import double_step, grads_not_zeroed, zeroed_before_step
 from gradledger_monitor.rules.reduction.fixes import MICRO_BATCH_MEAN, ONE_DIVISION
 from gradledger_monitor.rules.scaler import clip_before_unscale
 
 RULES = {
+    after_step.FIX: "clip.after_step",
     MICRO_BATCH_MEAN["plain"]: "reduction.missing_division",
     MICRO_BATCH_MEAN["accelerate"]: "reduction.missing_division",
     ONE_DIVISION["plain"]: "reduction.double_division",
@@ -167,6 +169,21 @@ def test_the_second_of_two_steps_in_one_block_is_removed() -> None:
         "optimizer.step()\nwarm.up()",
     ):
         assert is_generic(fix_of(double_step.FIX, uncertain)), uncertain
+
+
+def test_a_clip_moves_before_the_step_of_its_block() -> None:
+    fix = after_step.FIX
+    late = "loss.backward()\nopt.step()\nx = 1\nclip_grad_norm_(p, 1.0)\nopt.zero_grad()"
+    right = "loss.backward()\nclip_grad_norm_(p, 1.0)\nopt.step()\nx = 1\nopt.zero_grad()"
+    assert changed(fix, late) == right
+    for uncertain in (
+        late.replace("x = 1", "opt.zero_grad()"),
+        late.replace("clip", "if x:\n    clip"),
+        late.replace("opt.step", "scaler.step").replace("step()", "step(opt)"),
+        "if x:\n    opt.step()\nclip_grad_norm_(p, 1.0)",
+    ):
+        assert is_generic(fix_of(fix, uncertain)), uncertain
+    assert is_generic(fix_of(fix, late, others=1))
 
 
 def test_gradients_are_zeroed_after_the_step_and_not_before_it() -> None:

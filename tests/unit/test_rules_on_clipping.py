@@ -91,3 +91,27 @@ def test_the_scale_of_a_grad_scaler_is_no_count() -> None:
     for micro_batch in window.micro_batches:
         micro_batch.scale = 40.0
     assert finding_in(window) is None
+
+
+def late_clips(*norms: float, limit: float = 1.0, fresh: bool = True, extra: int = 0) -> list[str]:
+    """The severities of ``clip.after_step`` in windows that begin with a clip; the first has none.
+
+    ``extra``: also this many clips after the backward.
+    """
+    steps = [facts(record([term(8, 1 / 8)], 1))]
+    for number, norm in enumerate(norms, 2):
+        clips = [Event("clip_norm", 0, limit=limit, norm=norm)]
+        clips += [Event("clip_norm", 1, limit=limit, norm=norm)] * extra
+        sent = record([term(8, 1 / 8)], number, events=clips)
+        sent.micro_batches[0].fresh = fresh
+        steps.append(facts(sent))
+    return [f.severity for f in judged(steps).findings if f.rule == "clip.after_step"]
+
+
+def test_clips_after_the_step_are_reported_if_they_change_what_no_step_uses() -> None:
+    assert late_clips(0.5, 2.0, 0.5) == ["warning"]
+    assert late_clips(0.5, 2.0) == []
+    assert late_clips(0.5, 0.5, 0.5, 0.5) == []
+    assert late_clips(2.0, 2.0, 2.0, limit=math.inf) == []
+    assert late_clips(2.0, 2.0, 2.0, fresh=False) == []
+    assert late_clips(2.0, 2.0, 2.0, extra=1) == []

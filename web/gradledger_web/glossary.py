@@ -106,6 +106,7 @@ _LABELS = {
     "backward_ms": "backward by micro-batch, ms",
     "wasted": "avoidable synchronisations",
     "wasted_bytes": "avoidable traffic",
+    "spikes_at": "steps of the spikes",
     "calibrating": "skipped at the start",
     "with_nan_loss": "skipped with a NaN loss",
     "skipped_with_nan_loss": "skipped with a NaN loss",

@@ -17,6 +17,7 @@ from gradledger_monitor.ingest.schema import CodeRole
 from gradledger_monitor.model.code.locations import CodeLocation
 from gradledger_monitor.model.code.statements import Lines, known_lines
 from gradledger_monitor.model.findings import Finding
+from gradledger_monitor.rules.clip import after_step
 from gradledger_monitor.rules.loop import double_step, grads_not_zeroed, zeroed_before_step
 from gradledger_monitor.rules.reduction import fixes
 from gradledger_monitor.rules.scaler import clip_before_unscale
@@ -47,6 +48,10 @@ class Script:
         """The call of these roles, if no other line has one."""
         calls = {(c.file, c.line): c for c in self.located if c.role in roles}
         return next(iter(calls.values())) if len(calls) == 1 else None
+
+    def between(self, first: CodeLocation, last: CodeLocation) -> list[CodeLocation]:
+        """The calls in the lines between two others."""
+        return [c for c in self.located if first.line < c.line < last.line]
 
 
 def fix_in_code(
@@ -230,7 +235,7 @@ def _stepped_once(script: Script) -> Change | None:
     node = script.lines.call(steps[second])
     if len(names) != 1 or None in names or node is None or node.args:
         return None
-    between = any(c.role in _BACKWARDS and first < c.line < second for c in script.located)
+    between = any(c.role in _BACKWARDS for c in script.between(steps[first], steps[second]))
     if between or not script.lines.is_block(first, second):
         return None
     lines = script.lines.between(first, second)
@@ -251,6 +256,22 @@ def _zeroed_after_and_not_before(script: Script) -> Change | None:
         return None
     lines = script.lines.between(zeroed.line, step.line)
     return Change(zeroed.line, lines, [*lines[1:], lines[0]])
+
+
+def _clipped_before_step(script: Script) -> Change | None:
+    """The only clip is after the step in its block, and moves before it, unless it is scaled."""
+    clip, step = script.only("clip_norm"), script.only("step")
+    scaled = any(c.role == "scaler_step" for c in script.located)
+    if clip is None or step is None or clip.via or step.via or scaled or not script.is_only:
+        return None
+    optimizer, statement = _stepped(script, step), script.lines.statement(clip.line)
+    if optimizer is None or statement is None:
+        return None
+    calls = any(c.role in _BACKWARDS or c.role == "zero_grad" for c in script.between(step, clip))
+    if calls or not script.lines.is_block(step.line, clip.line):
+        return None
+    lines = script.lines.between(step.line, clip.line)
+    return Change(step.line, lines, [lines[-1], *lines[:-1]])
 
 
 @dataclass(frozen=True)
@@ -278,5 +299,6 @@ _CHANGES: dict[str, Pattern] = {
     clip_before_unscale.of_values(clip_before_unscale.FIX): _UNSCALED,
     double_step.FIX: _ONCE,
     double_step.FIX_SCALED: _ONCE,
+    after_step.FIX: Pattern(_clipped_before_step, ("clip_norm", "step"), False),
     zeroed_before_step.FIX: Pattern(_zeroed_after_and_not_before, ("zero_grad", "step"), False),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gradledger_monitor.rules.batch.changed_without_lr import ChangedWithoutLr
+from gradledger_monitor.rules.clip.after_step import AfterStep
 from gradledger_monitor.rules.clip.always_engaged import AlwaysEngaged
 from gradledger_monitor.rules.clip.before_division import BeforeDivision
 from gradledger_monitor.rules.clip.local_norm import LocalNorm
@@ -124,6 +125,7 @@ RULES: tuple[type[Rule], ...] = (
     LoopStepEveryMicrobatch,
     DoubleStep,
     ClipEveryMicrobatch,
+    AfterStep,
     DiscardedMicrobatches,
     DroppedWindows,
     OptimizerRecreated,
