@@ -13,6 +13,8 @@ from gradledger.settings import NO_SPOOL
 from gradledger_monitor.gate.private_service import private_service
 from gradledger_monitor.ingest.decode import read
 from gradledger_monitor.model.findings import Finding
+from gradledger_monitor.reports.incident import build_incident
+from gradledger_monitor.reports.render import html, markdown
 from gradledger_monitor.rules.overrides import RuleOverrides
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.runs import code_locations, dump, queries
@@ -50,6 +52,7 @@ def test_a_finding_has_the_lines_of_its_run_also_after_an_import(
         service.evaluate_all()
         (run,) = queries.list_runs(service.store)
         finding = zeroed(service.store, run.id)
+        incident = build_incident(service.store, run.id)
         other = new_store(tmp_path / "other.db")
         dumped = dump.dump(service.store, run.id)
         dump.restore(other, dumped.run, list(dumped.rows), 1.0)
@@ -58,6 +61,10 @@ def test_a_finding_has_the_lines_of_its_run_also_after_an_import(
     assert first.file.endswith("test_code_locations.py")
     assert lines[first.line - 1].strip() == "optimizer.zero_grad()"
     assert [location.role for location in finding.code] == ["zero_grad", "backward"]
+    assert incident is not None
+    for report in (markdown(incident), html(incident)):
+        assert f"test_code_locations.py:{first.line}" in report
+        assert "optimizer.zero_grad()" in report
     with other.reading() as connection:
         key = queries.require_run(connection, run.id).key
         imported = code_locations.of_run(connection, key)[0]
