@@ -105,12 +105,26 @@ def test_a_silence_is_reported_with_who_is_silent_and_what_still_runs() -> None:
     one_more = f"No heartbeat from ranks {shown} and 1 more{ended}"
     assert silence(more[: MOST_SHOWN + 1]) == one_more
     assert silence(more) == f"No heartbeat from ranks {shown} and 2 more{ended}"
-    assert silence([], 1234) == (
-        "All ranks still send heartbeats, and ran up to 1,234 backwards since the last step."
+    assert silence([], 64) == (
+        "All ranks still send heartbeats, and ran up to 64 backwards since the last step."
     )
 
 
-def silence(silent: list[int], backwards: int | None = None) -> str:
+def test_backwards_that_no_step_follows_are_named_while_the_run_goes_on() -> None:
+    life = silence([], 65, "No optimizer step follows the backwards", "left_out += 1")
+    assert life == (
+        "All ranks still send heartbeats, and ran up to 65 backwards since the last step. No step "
+        "before took more than 1 backward: the loop may go on without its step."
+    )
+    assert silence([0], 1234).startswith("No heartbeat from rank 0")
+
+
+def silence(
+    silent: list[int],
+    backwards: int | None = None,
+    title: str = "The run is stalled",
+    fix: str = "py-spy dump",
+) -> str:
     """The sentence on heartbeats after ten minutes without a step."""
     steps = [facts(a_step(n, 3.0, float(n))) for n in range(1, 21)]
     state = RunState(steps[0].run)
@@ -120,8 +134,8 @@ def silence(silent: list[int], backwards: int | None = None) -> str:
     state.add_inactivity(0, 20, Inactivity(600.0, silent, backwards))
     (finding,) = state.result().findings
     assert (finding.rule, finding.severity, finding.first_step) == ("run.stalled", "warning", 20)
-    assert finding.title == "The run is stalled"
-    assert "py-spy dump" in finding.fix
+    assert finding.title == title
+    assert fix in finding.fix
     shown = {key: finding.evidence[key] for key in ("seconds", "usual_seconds", "silent_ranks")}
     assert shown == {"seconds": 600.0, "usual_seconds": 1.0, "silent_ranks": silent}
     before, _, life = finding.summary.partition(" s. ")

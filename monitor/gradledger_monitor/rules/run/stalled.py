@@ -9,6 +9,7 @@ from statistics import median
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.inactivity import Inactivity
 from gradledger_monitor.rules.definition import DEFAULTS, Parameter
+from gradledger_monitor.rules.loop.never_stepped import FIX_GUARD
 from gradledger_monitor.rules.number_text import counted
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_measured
 from gradledger_monitor.rules.state import declare
@@ -19,6 +20,11 @@ FIX = """\
 MOST_SHOWN = 8
 
 
+# Backwards since the last step, and times those of the largest window: see the hooks'
+# ``capture/left_open.py``, for what they report when the process ends.
+FEW, TIMES_USUAL = 64, 8
+
+
 class Stalled(Rule):
     """The run makes no progress.
 
@@ -26,7 +32,8 @@ class Stalled(Rule):
 
     No step ends for more than 10 times the median gap of the last 50 steps, and for at least a
     minute. The service reports it while it continues; when the next step ends, the rule
-    compares the gap before it.
+    compares the gap before it. If more than 64 backwards have run in this time, and more than 8
+    times those of the largest window, it states that no step follows them.
 
     **Why it matters**
 
@@ -35,7 +42,8 @@ class Stalled(Rule):
     **What to do**
 
     Find out what the process waits for: dump its stack with py-spy, and check the data loader
-    and the network.
+    and the network. If backwards run, look at the condition of the step: a guard that is never
+    satisfied, or a counter.
 
     **When it is silent**
 
@@ -56,12 +64,13 @@ class Stalled(Rule):
 
     kind = "T"
 
-    state = declare(_gaps=deque[float], _before=float | None)
+    state = declare(_gaps=deque[float], _before=float | None, _largest=int)
 
     def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
         super().__init__(thresholds)
         self._gaps: deque[float] = deque(maxlen=self.span)
         self._before: float | None = None
+        self._largest = 0  # micro-batches of a window on one rank
 
     def after_gap(self) -> None:
         """Steps may have ended in the meantime."""
@@ -70,6 +79,8 @@ class Stalled(Rule):
     def evaluate(self, window: Window) -> Outcome:
         """The gap before this step, against the median gap."""
         now = window.facts.time
+        sizes = (len(record.micro_batches) for record in window.facts.records.values())
+        self._largest = max(self._largest, *sizes)
         gap = None if self._before is None else now - self._before
         self._before = now
         if gap is None or len(self._gaps) < self.needed:
@@ -102,15 +113,22 @@ class Stalled(Rule):
         # no gap is known if the record was written under other thresholds or with more steps
         usual = median(self._gaps) if self._gaps else None
         compared = "" if usual is None else f"; the median gap is {usual:.2f} s"
+        backwards = inactivity.backwards or 0
+        goes_on = not inactivity.silent and 0 < TIMES_USUAL * self._largest < backwards > FEW
+        before = (
+            f" No step before took more than {counted(self._largest, 'backward')}: the loop may go "
+            "on without its step."
+        )
         return finding(
             "warning",
-            "The run is stalled",
+            "No optimizer step follows the backwards" if goes_on else "The run is stalled",
             f"No step has ended for {inactivity.seconds:,.0f} s{compared}. "
-            f"{_heartbeats(inactivity)}",
-            FIX,
+            f"{_heartbeats(inactivity)}{before if goes_on else ''}",
+            FIX_GUARD if goes_on else FIX,
             seconds=inactivity.seconds,
             usual_seconds=usual,
             silent_ranks=inactivity.silent,
+            backwards=inactivity.backwards,
         )
 
 
