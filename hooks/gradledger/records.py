@@ -27,7 +27,6 @@ Op = Literal[
     "new_scaler",
     "load_state",  # of the optimizer: the script resumes from a checkpoint
 ]
-
 CodeRole = Literal[
     "backward",
     "scaled_backward",  # of a loss that a GradScaler scaled
@@ -196,10 +195,11 @@ class Replaced:
 class Resumed:
     """What the script loaded before the first step of an optimizer."""
 
-    loaded: bool = False  # the state of the optimizer; the next three are of it
+    loaded: bool = False  # the state of the optimizer; the next four are of it
     steps: int | None = None
     lr: float | None = None  # of its first parameter group
     under_schedule: bool = False  # an LR schedule had set the learning rates
+    moved: bool = False  # it had stepped, and the rate is not that at the beginning of its schedule
     schedule: int | None = None  # the step of its LR schedule, if the state of that was loaded
     empty: float | None = None  # steps that its averages reach back, if it begins without them
 

@@ -111,6 +111,7 @@ step_records = st.builds(
         steps=maybe_count,
         lr=maybe_number,
         under_schedule=st.booleans(),
+        moved=st.booleans(),
         schedule=maybe_count,
         empty=maybe_number,
     ),

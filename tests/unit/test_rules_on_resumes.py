@@ -53,6 +53,16 @@ def test_a_schedule_that_begins_anew_is_information() -> None:
     assert found.evidence == {"steps_before": 60, "lr_before": 0.005, "lr": 0.01}
 
 
+def test_an_optimizer_that_counts_no_steps_shows_by_its_rate_that_it_had_a_schedule() -> None:
+    uncounted = Resumed(loaded=True, lr=0.005, under_schedule=True, moved=True)
+    found = finding(uncounted, (None, 1, 2))
+    assert found is not None
+    assert (found.severity, found.first_step, found.steps) == ("info", 2, 1)
+    assert "was loaded, which had stepped under an LR schedule." in found.summary
+    assert found.evidence["steps_before"] is None
+    assert finding(uncounted, (None, 61, 62)) is None
+
+
 def test_a_schedule_that_goes_on_is_silent() -> None:
     assert finding(optimizer(), (None, 61, 62)) is None
     assert finding(optimizer(schedule=60), (60, 61)) is None

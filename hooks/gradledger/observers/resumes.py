@@ -85,11 +85,13 @@ class Resumes(Observer):
     def _note_loaded(self, optimizer: Any) -> None:
         groups = optimizer.param_groups
         steps = [number_at_once(state.get("step")) for state in _some(optimizer.state)]
+        lr, initial = (number_at_once(groups[0].get(name)) for name in ("lr", "initial_lr"))
         self._loaded[optimizer] = Resumed(
             loaded=True,
             steps=max((int(count) for count in steps if count is not None), default=None),
-            lr=number_at_once(groups[0].get("lr")),
+            lr=lr,
             under_schedule=all("initial_lr" in group for group in groups),
+            moved=bool(optimizer.state) and None not in (lr, initial) and lr != initial,
         )
 
     def _note_schedule(self, scheduler: Any) -> None:

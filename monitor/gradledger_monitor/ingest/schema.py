@@ -183,6 +183,7 @@ class Resumed(Struct, gc=False, kw_only=True, omit_defaults=True):
     steps: Count | None = None
     lr: Number | None = None
     under_schedule: bool = False
+    moved: bool = False
     schedule: Count | None = None
     empty: Number | None = None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -133,3 +134,20 @@ def test_everything_is_restored() -> None:
     resumed("model")
     after = {kind: vars(kind).get("load_state_dict") for kind in before}
     assert before == after
+
+
+@pytest.mark.parametrize(("momentum", "moved"), [(0.9, True), (0.0, False)])
+def test_an_optimizer_that_counts_no_steps_shows_that_its_rate_had_moved(
+    momentum: float, moved: bool
+) -> None:
+    sgd = partial(torch.optim.SGD, momentum=momentum)
+    first = at_first(resumed("model optimizer", kind=sgd))
+    assert first is not None
+    assert (first.steps, first.under_schedule, first.moved) == (None, True, moved)
+
+
+def test_a_rate_that_its_schedule_has_not_changed_yet_has_not_moved() -> None:
+    sgd = partial(torch.optim.SGD, momentum=0.9)
+    constant = partial(lr_scheduler.StepLR, step_size=100)
+    first = at_first(resumed("model optimizer", constant, sgd))
+    assert first is not None and not first.moved

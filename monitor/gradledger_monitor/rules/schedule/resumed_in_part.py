@@ -19,6 +19,7 @@ model.load_state_dict(checkpoint["model"])
 optimizer.load_state_dict(checkpoint["optimizer"])
 scheduler.load_state_dict(checkpoint["scheduler"])     # all that has a state"""
 
+NOT_COUNTED = -1  # steps of an optimizer that had stepped and does not count them
 FEWEST = 2  # steps before the resume: some loops step their schedule once before the training
 
 
@@ -31,9 +32,10 @@ class ResumedInPart(Rule):
       an empty state, although it keeps averages of its gradients. It is a warning if these reach
       back 100 steps or more (1,000 for Adam with a beta of 0.999), otherwise information.
     - ``optimizer.load_state_dict`` restores an optimizer that had stepped under an LR schedule, and
-      the schedule that steps it now begins at its first step: information. It is a warning when the
-      training ends, if the steps before the resume and those since are together as many as the
-      schedule is planned for.
+      the schedule that steps it now begins at its first step: information. Where the optimizer
+      counts no steps (SGD), its averages and a rate that its schedule has changed show that. It is
+      a warning when the training ends, if the steps before the resume and those since are together
+      as many as the schedule is planned for.
 
     **Why it matters**
 
@@ -51,7 +53,7 @@ class ResumedInPart(Rule):
     replaces an earlier one of the same parameters in the process; a schedule that is created with
     ``last_epoch``, or stepped up to where it was; rates that the loop computes itself; optimizers
     that are not PyTorch's, and those without averages; a schedule that begins anew, if the loaded
-    optimizer counts no steps, or counts them on a device (``fused``, ``capturable``).
+    optimizer has neither a count of steps that is read without waiting for a device nor averages.
 
     **Incidents**
 
@@ -84,13 +86,14 @@ class ResumedInPart(Rule):
             if resumed.empty is not None:
                 return self._without_averages(window, resumed, number(resumed.empty) or 0.0)
             if resumed.loaded and resumed.under_schedule and resumed.schedule is None:
-                self._steps = resumed.steps or 0
+                uncounted = NOT_COUNTED if resumed.moved else 0
+                self._steps = uncounted if resumed.steps is None else resumed.steps
                 self._lr_before = number(resumed.lr) or 0.0
                 self._lr = number(record.lr) or 0.0
         if not self._steps or record.scheduled is None:
             return OK
         steps, self._steps = self._steps, 0
-        if record.scheduled != 1 or steps < FEWEST:
+        if record.scheduled != 1 or (steps < FEWEST and steps != NOT_COUNTED):
             return OK
         return self._begins_anew(window, steps)
 
@@ -110,16 +113,17 @@ class ResumedInPart(Rule):
         )
 
     def _begins_anew(self, window: Window, steps: int) -> Outcome:
+        past = "stepped" if steps == NOT_COUNTED else f"made {counted(steps, 'step')}"
         return finding(
             "info",
             "The optimizer is resumed, and its LR schedule begins anew",
-            f"The state of {window.facts.optimizer_label} was loaded, which had made "
-            f"{counted(steps, 'step')} under an LR schedule. No state of a schedule was loaded, "
-            "and the one that runs is at its first step. The learning rate was "
+            f"The state of {window.facts.optimizer_label} was loaded, which had {past} under an LR "
+            "schedule. No state of a schedule was loaded, and the one that runs is at its first "
+            "step. The learning rate was "
             f"{significant(self._lr_before)} in the loaded state, and {significant(self._lr)} at "
             "the first step. If a new schedule is intended, ignore this.",
             FIX,
-            steps_before=steps,
+            steps_before=None if steps == NOT_COUNTED else steps,
             lr_before=self._lr_before,
             lr=self._lr,
         )
