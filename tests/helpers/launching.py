@@ -25,6 +25,7 @@ print(gradledger.__file__, gradledger.session._session is not None)
 """
 SHAPE = {
     "run", "verdict", "steps", "ranks", "findings", "tree", "coverage", "objectives", "topology",
+    "commit", "dirty",
 }  # fmt: skip
 FINDING_SHAPE = {
     "rule", "severity", "first_step", "last_step", "steps", "title", "summary", "fix",
