@@ -183,7 +183,12 @@ def test_settings_of_the_operator_take_precedence(database: str, tmp_path: Path)
     with running_service(database, 0, **settings) as service:
         rules, retention = get(service, RULES), get(service, RETENTION)
         off = [r["rule"] for r in rules["rules"] if r["off"]]
-        assert off == ["clip.before_division", "clip.local_norm", "clip.always_engaged"]
+        assert off == [
+            "clip.after_step",
+            "clip.before_division",
+            "clip.local_norm",
+            "clip.always_engaged",
+        ]
         assert rules["off_set_in"] == str(file)
         (spike,) = [rule for rule in rules["rules"] if rule["rule"] == "norm.spike"]
         places = {t["name"]: (t["value"], t["set_in"]) for t in spike["thresholds"]}

@@ -128,7 +128,7 @@ class Stalled(Rule):
             seconds=inactivity.seconds,
             usual_seconds=usual,
             silent_ranks=inactivity.silent,
-            backwards=inactivity.backwards,
+            **({"backwards": backwards} if goes_on else {}),
         )
 
 
