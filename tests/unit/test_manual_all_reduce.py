@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradledger.records import Event, Samples, StepRecord
+from gradledger.records import Event, Replica, Samples, StepRecord
 from gradledger_monitor.model import tolerances
+from gradledger_monitor.model.ranks.manual_all_reduce import OF_PARTS
 from gradledger_monitor.model.step_facts import StepFacts
 from helpers.facts import accused, facts, judged, record, term
 
@@ -33,6 +34,18 @@ def step(*applied: list[float], left: Any = LEFT, **more: Any) -> StepFacts:
 def scaled(factor: float) -> list[float]:
     """The sum over the ranks, times a factor."""
     return [factor * value for value in SUM]
+
+
+def test_optimizers_of_shards_are_named_where_the_sum_cannot_be_compared() -> None:
+    """ZeRO by hand: each rank's samples are of the parameters that its own optimizer holds."""
+    names, applied = ("body.weight", "head.weight"), (SUM, [8.0, 1.0, 2.0, 3.0])
+    ranks = []
+    for name, before, after in zip(names, LEFT, applied, strict=True):
+        replica = Replica(1, [0], [1.0], [[4]], [name])
+        of_rank: dict[str, Any] = {"post_factor": None, "sync": "unknown", "collectives_after": 4}
+        samples = Samples(before, after)
+        ranks.append(record([term(10, 0.1)], replica=replica, samples=samples, **of_rank))
+    assert facts(*ranks).unmeasured == OF_PARTS
 
 
 @given(st.floats(1e-6, 1e6))
@@ -137,7 +150,7 @@ def test_parameters_that_are_added_up_twice_are_named(
         (([*SUM[:2], 1.0, 0.0],) * 2, LEFT, "were combined, but not as a sum"),
         (([0.0] * 4,) * 2, LEFT, "were combined, but not as a sum"),
         (([*SUM[:2], float("inf"), 0.0],) * 2, LEFT, "the sampled gradients are not finite"),
-        ((SUM[:3], SUM), LEFT, "the ranks sampled different gradients"),
+        ((SUM[:3], SUM), LEFT, "the ranks sampled the gradients of different parameters"),
         (([4.0, 0.0],) * 2, ([1.0, 0.0], [3.0, 0.0]), "too few of the sampled gradients"),
         (([], []), ([], []), "too few of the sampled gradients"),
     ],

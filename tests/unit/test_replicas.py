@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gradledger.observers.parameter_updates import ALL_UNTIL, replica_indices
-from gradledger.records import LeftOpen, Replica, Samples, StepRecord
+from gradledger.records import Layers, LeftOpen, Replica, Samples, StepRecord
 from gradledger_monitor.model.findings import EvaluationResult, Finding
 from gradledger_monitor.model.ranks.topology import NORMALISED
 from gradledger_monitor.model.step_facts import StepFacts
@@ -135,6 +135,36 @@ def test_parameters_that_differ_from_the_start_and_were_not_sampled_are_no_findi
     evaluation = run(SECOND, SECOND, parameters=6.0)  # such as experts, one set for each rank
     assert finding(evaluation) is None
     assert evaluation.coverage[DRIFT].startswith("not_measured: some parameters differ")
+
+
+@pytest.mark.parametrize(
+    ("gradients", "named"),
+    [
+        (([0.1, 0.2, 0.3], [0.1, 0.2, 0.3]), True),  # one of many, drawn anew on each rank
+        (([0.1, 0.2, 0.3], [0.1, 0.4, 0.3]), False),  # an expert of each rank
+        (([0.1, None, 0.3], [0.1, None, 0.3]), False),  # the model does not use it
+    ],
+)
+def test_parameters_that_start_different_matter_where_their_gradients_are_combined(
+    gradients: tuple[list[float | None], ...], named: bool
+) -> None:
+    names = ["body", "neck", "head"]
+    steps = []
+    for number in (1, 2):
+        ranks = [one_rank(number, r, SECOND[r]) for r in (0, 1)]
+        for each, of_rank in zip(ranks, gradients, strict=True):
+            assert each.replica is not None
+            each.replica.names = names
+            each.layers = Layers(parameters=3, names=names, gradient=of_rank)
+        steps.append(facts(*ranks))
+    evaluation = judged(steps)
+    found = finding(evaluation)
+    assert (found is not None) is named
+    if found is not None:
+        assert found.title == "The replicas start from different weights"
+        assert "1 of 3 parameters differs" in found.summary
+    else:
+        assert evaluation.coverage[DRIFT].startswith("not_measured: some parameters differ")
 
 
 def test_parameters_that_become_equal_again_are_averaged_on_purpose() -> None:

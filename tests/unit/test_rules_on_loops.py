@@ -13,6 +13,7 @@ import pytest
 from gradledger.records import Event, LeftOpen, Samples, Term
 from gradledger_monitor.model.findings import Finding
 from gradledger_monitor.model.step_facts import StepFacts
+from gradledger_monitor.model.unmeasured import LEFT_OR_ASSIGNED, NO_BACKWARD
 from gradledger_monitor.rules.norm.exploding import Exploding
 from helpers.facts import CROSS_ENTROPY, facts, judged, record, term
 
@@ -632,3 +633,12 @@ def test_micro_batches_after_which_the_parameters_changed_were_not_discarded() -
         sent.micro_batches[2].fresh, sent.micro_batches[2].parameters_changed = True, changed
         finding = finding_of("loop.discarded_microbatches", begun(1), facts(sent))
         assert (finding is not None) == reported
+
+
+def test_loops_that_assign_the_gradients_are_no_loops_without_any() -> None:
+    """Such as flat shards: the optimizer holds a copy, and the loop assigns its gradient."""
+    assigned = judged([facts(record([], norm=0.5))]).coverage
+    absent = judged([facts(record([], norm=None, empty=True))]).coverage
+    for rule in ("zeroed_every_microbatch", "discarded_microbatches", "dropped_windows"):
+        assert assigned[f"loop.{rule}"] == f"not_measured: {LEFT_OR_ASSIGNED}"
+        assert absent[f"loop.{rule}"] == f"not_measured: {NO_BACKWARD}"

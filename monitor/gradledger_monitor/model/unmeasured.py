@@ -28,9 +28,7 @@ def why_unmeasured(
     if not record.micro_batches:  # unless its zeros are known to be a part of the sum
         if all_reduce is not None and all_reduce.is_known:
             return None
-        of_others = record.sync == "averaged"  # the gradients of ranks that had a backward
-        none = record.empty or not number(record.norm)
-        return NO_BACKWARD if of_others or none else LEFT_OR_ASSIGNED
+        return without_backward(record)
     unknown = record.post_factor is None and record.step_size is None
     if len(applied) < len(record.micro_batches) and unknown:
         return "gradients were moved, or discarded, between micro-batches"
@@ -60,6 +58,13 @@ def why_unmeasured(
             elif not math.isfinite(float(weight)):
                 return "the gradient at the loss is not finite"
     return None
+
+
+def without_backward(record: StepRecord) -> str:
+    """Where the gradients of a window may come from that has no backward."""
+    of_others = record.sync == "averaged"  # the gradients of ranks that had a backward
+    none = record.empty or not number(record.norm)
+    return NO_BACKWARD if of_others or none else LEFT_OR_ASSIGNED
 
 
 def _may_mix_shards(record: StepRecord) -> bool:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from gradledger_monitor.ingest.schema import StepRecord
+from gradledger_monitor.ingest.schema import Replica, StepRecord
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.ranks.rows import Rows, are_equal
 
@@ -25,6 +25,14 @@ class Parts(NamedTuple):
     of_all: float
     of_groups: float
     groups: list[list[int]]  # of ranks by their index; at least two in each
+
+
+def hold_different(replicas: Sequence[Replica]) -> bool:
+    """Whether the optimizers hold other parameters each: another number, other names or shapes."""
+    numbers = {replica.total for replica in replicas}
+    names = {tuple(replica.names) for replica in replicas if replica.names}
+    shapes = {tuple(map(tuple, replica.shapes)) for replica in replicas if replica.names}
+    return len(numbers) > 1 or len(names) > 1 or len(shapes) > 1
 
 
 def exchange_activations(rows: Sequence[StepRecord]) -> bool:

@@ -31,7 +31,11 @@ from gradledger_monitor.ingest.schema import Samples, StepRecord
 from gradledger_monitor.model import tolerances
 from gradledger_monitor.model.clipping import clipping_of_window
 from gradledger_monitor.model.numbers import number
-from gradledger_monitor.model.ranks.held_in_parts import exchange_activations, parts_of
+from gradledger_monitor.model.ranks.held_in_parts import (
+    exchange_activations,
+    hold_different,
+    parts_of,
+)
 from gradledger_monitor.model.ranks.norms import norms_are_equal, norms_differ
 from gradledger_monitor.model.ranks.of_one_rank import factors_of_one
 from gradledger_monitor.model.ranks.rows import (
@@ -55,6 +59,10 @@ CLIPPED_FIRST = (
 CLIPPED_APART = (
     "each rank clipped by another factor, and yet the ranks' gradients are equal when the "
     "parameters are updated"
+)
+OF_PARTS = (
+    "the optimizers of the ranks hold different parameters, as in ZeRO, and each rank samples "
+    "these alone: by what the sums of gradients over the ranks are multiplied is not known"
 )
 NO_SUM = "the ranks' gradients were combined, but not as a sum"
 SEVERAL = (
@@ -150,6 +158,9 @@ def infer(records: RecordsByRank) -> ManualAllReduce | None:
     if result.reason == DIFFERENT and exchange_activations(rows):
         result = _by_parts(list(records), samples, clippings, tolerance) or result
     if not result.is_known:
+        replicas = [r.replica for r in rows if r.replica is not None]
+        if result == ManualAllReduce(reason=result.reason) and hold_different(replicas):
+            return ManualAllReduce(reason=OF_PARTS)
         return _unknown_after_early(result, rows, early)
     if all(r.own_sums for r in rows):  # one sum of what each rank has computed: nothing is anew
         return dataclasses.replace(result, repeats=_count_early(rows))
@@ -371,7 +382,7 @@ def fit(
     """c from the samples of each rank. The order of tests decides which reason is reported."""
     after_backward, at_step = values_of(samples)
     if len({len(values) for values in after_backward + at_step}) != 1:
-        return ManualAllReduce(reason="the ranks sampled different gradients")
+        return ManualAllReduce(reason="the ranks sampled the gradients of different parameters")
     if not all(math.isfinite(v) for values in after_backward + at_step for v in values):
         return ManualAllReduce(reason="the sampled gradients are not finite")
     applied = [[v / c for v in values] for values, c in zip(at_step, clippings, strict=True)]

@@ -27,6 +27,11 @@ FIX_OF_HOOK = """\
 # return the average of the ranks' gradients from the comm hook of DDP, or average their models from
 # time to time: PostLocalSGDOptimizer with a PeriodicModelAverager"""
 
+DIFFERED_AT_START = (
+    "some parameters differ between the ranks from the start: whether the model uses them, and the "
+    "loop combines their gradients, is not known"
+)
+
 HOOK_COMBINES_NOTHING = " The comm hook of DDP combines no gradients in this step."
 
 FIX_IGNORED = """\

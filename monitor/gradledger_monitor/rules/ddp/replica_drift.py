@@ -270,7 +270,7 @@ class ReplicaDrift(Rule):
         self._combined |= combined.is_known
         self._in_groups = self._in_groups + 1 if combined.groups else 0
         if facts.step == 1 and combined.is_known:
-            self._started_apart = differ_by(finite_values(facts, "parameters"), SAME)
+            self._started_apart = replicas.start_apart(facts)
         if replicas.left_out:
             return not_measured(texts.not_averaged(replicas.left_out, replicas.total))
         if replicas.equal_again:
@@ -286,7 +286,7 @@ class ReplicaDrift(Rule):
         if combined.groups and (self._in_groups < self.windows or replicas.differed_at_start):
             return not_applicable("groups of ranks train apart")
         if not (combined.scales or replicas.drifted or self._started_apart):
-            return not_measured("some parameters differ from the start; their use was not seen")
+            return not_measured(texts.DIFFERED_AT_START)
         title, summary, fix = self._difference(facts, combined)
         return finding(
             "error",

@@ -6,10 +6,12 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from gradledger_monitor.ingest.schema import Replica
+from gradledger_monitor.ingest.schema import Replica, StepRecord
 from gradledger_monitor.model import tolerances
 from gradledger_monitor.model.numbers import number
+from gradledger_monitor.model.ranks.held_in_parts import hold_different
 from gradledger_monitor.model.step_facts import StepFacts
+from gradledger_monitor.rules.ddp.common import finite_values
 from gradledger_monitor.rules.state import declare
 
 SAME = tolerances.REPLICAS
@@ -50,7 +52,7 @@ class Replicas:
         measured = [r.replica for r in facts.records.values() if r.replica is not None]
         if not facts.complete or len(measured) < len(facts.records):
             return
-        self.parts |= _are_of_parts(measured)
+        self.parts |= hold_different(measured)
         if not _alike(measured):
             return
         first = measured[0]
@@ -85,6 +87,19 @@ class Replicas:
         """Parameters that differed, and were equal when first measured, with their shapes."""
         return {i: s for i, s in self.apart.items() if not self.differed_at_first[i]}
 
+    def start_apart(self, facts: StepFacts) -> bool:
+        """Whether the ranks combine gradients of parameters that differ before the first step.
+
+        Their gradients have one norm on all ranks then. Those of experts, which each rank has for
+        itself, have not; parameters that no loss reaches have none.
+        """
+        names = [self.names.get(index, "") for index in self.apart]
+        of_ranks = [_gradients(record, names) for record in facts.records.values()]
+        if None in of_ranks or not names:
+            return differ_by(finite_values(facts, "parameters"), SAME)  # of some of them
+        reached = [column for column in zip(*filter(None, of_ranks), strict=True) if any(column)]
+        return bool(reached) and all(len(set(column)) == 1 for column in reached)
+
     def listed(self, parameters: Mapping[int, Sequence[int]]) -> list[str]:
         """Their names and shapes: ``head.bias [16]``."""
         return [
@@ -98,6 +113,15 @@ class Replicas:
         return any(self.differed_at_first.values())
 
 
+def _gradients(record: StepRecord, names: Sequence[str]) -> list[float | None] | None:
+    """The gradient of each of these parameters, as a root of a mean square; None: not measured."""
+    layers = record.layers
+    if layers is None:
+        return None
+    by_name = dict(zip(layers.names, map(number, layers.gradient), strict=False))
+    return [by_name[name] for name in names] if set(names) <= set(by_name) else None
+
+
 def _alike(measured: Sequence[Replica]) -> bool:
     """Whether the ranks measured parameters that may be replicas: as many, of equal shapes."""
     first = measured[0]
@@ -105,14 +129,6 @@ def _alike(measured: Sequence[Replica]) -> bool:
         return False
     same = [(r.total, r.indices, r.shapes, len(r.fingerprints)) for r in measured]
     return all(each == same[0] for each in same)
-
-
-def _are_of_parts(measured: Sequence[Replica]) -> bool:
-    """Whether the ranks measured other parameters each: another number, other names or shapes."""
-    numbers = {replica.total for replica in measured}
-    names = {tuple(replica.names) for replica in measured if replica.names}
-    shapes = {tuple(map(tuple, replica.shapes)) for replica in measured if replica.names}
-    return len(numbers) > 1 or len(names) > 1 or len(shapes) > 1
 
 
 def _partition(ranks: list[int], values: list[float]) -> list[list[int]]:

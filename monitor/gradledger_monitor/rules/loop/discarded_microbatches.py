@@ -10,7 +10,7 @@ from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.losses.names import tokens_of
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.step_facts import StepFacts
-from gradledger_monitor.model.unmeasured import NO_BACKWARD
+from gradledger_monitor.model.unmeasured import without_backward
 from gradledger_monitor.rules.definition import DEFAULTS
 from gradledger_monitor.rules.number_text import counted
 from gradledger_monitor.rules.objective_names import element_of
@@ -76,7 +76,7 @@ class DiscardedMicrobatches(Rule):
         self._windows += 1
         self._single += len(record.micro_batches) == 1
         if not record.micro_batches:
-            return not_measured(NO_BACKWARD)
+            return not_measured(without_backward(record))
         accumulates = self._single * FEW_SINGLE <= self._windows
         if not facts.discarded or not accumulates or _has_nonfinite_norm(record):
             return OK

@@ -11,7 +11,7 @@ from gradledger_monitor.ingest.schema import Event, MicroBatch
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.step_facts import StepFacts
-from gradledger_monitor.model.unmeasured import NO_BACKWARD
+from gradledger_monitor.model.unmeasured import without_backward
 from gradledger_monitor.rules.definition import DEFAULTS, Parameter
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_measured
 from gradledger_monitor.rules.sliding_count import push
@@ -87,7 +87,7 @@ class DroppedWindows(Rule):
         """Windows before this step whose gradients were zeroed, among the recent ones."""
         facts = window.facts
         if not facts.record.micro_batches:
-            return not_measured(NO_BACKWARD)
+            return not_measured(without_backward(facts.record))
         for _ in range(_dropped(facts)):
             self._dropped += push(self._last, True)
         self._dropped += push(self._last, False)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.losses.names import tokens_of
-from gradledger_monitor.model.unmeasured import NO_BACKWARD
+from gradledger_monitor.model.unmeasured import without_backward
 from gradledger_monitor.rules.definition import DEFAULTS
 from gradledger_monitor.rules.number_text import counted
 from gradledger_monitor.rules.objective_names import element_of
@@ -78,7 +78,7 @@ class ZeroedEveryMicrobatch(Rule):
         lost = facts.discarded
         record = facts.record
         if not record.micro_batches:  # it steps twice: the window before stays the last one
-            return not_measured(NO_BACKWARD)
+            return not_measured(without_backward(record))
         total = len(record.micro_batches)
         only_one_applied = total > 1 and len(lost) == total - 1
         zeroed = only_one_applied and all(m.fresh for m in record.micro_batches)
