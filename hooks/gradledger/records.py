@@ -341,8 +341,8 @@ class StepRecord:
     # number of all ranks, or of those that have some
     join: Literal["all", "active"] | None = None
     collectives_after: int | None = None  # collectives between the last backward and the step
-    # without a wrapper: numbers that the loop all-reduced then, as a multiple of the gradients'
-    reduced_share: float | None = None
+    reduced_share: float | None = None  # all-reduced numbers, as a multiple of the gradients'
+    unwaited_share: float | None = None  # gradients in calls that nothing has waited for
     sync_bytes: int | None = None  # gradient bytes that DDP sends in one synchronisation
     outside: int | None = None  # parameters of the optimizer outside the wrapped model
     samples: Samples | None = None  # if the reduction over ranks was not observed

@@ -288,6 +288,22 @@ def test_copies_of_all_gradients_that_nothing_uses_are_named() -> None:
     assert "20 windows" in found.summary and "3 of 3 parameters differ" in found.summary
 
 
+@pytest.mark.parametrize("arrived", ["none", "some", "all"])
+def test_a_step_that_does_not_wait_for_its_all_reduce_is_named(arrived: str) -> None:
+    """By the time of the step, the sum may have arrived on no rank, on one, or on both."""
+    at_step = {"none": OWN, "some": (MEAN, OWN[1]), "all": (MEAN, MEAN)}[arrived]
+    steps = []
+    for number, prints in ((1, EQUAL), (2, ALL)):
+        ranks = [one_rank(number, r, prints[r], unwaited_share=1.0) for r in (0, 1)]
+        for each, own, applied in zip(ranks, OWN, at_step, strict=True):
+            each.samples = Samples(own, applied)
+        steps.append(facts(*ranks))
+    assert finding(judged(steps[:1])) is None
+    found = finding(judged(steps))
+    assert found is not None and found.title == "The step does not wait for the all-reduce"
+    assert "all-reduce of 100% of its gradients" in found.summary and "work.wait()" in found.fix
+
+
 def test_copies_were_for_a_log_if_the_ranks_average_their_models_later() -> None:
     models = [Samples(own, MEAN) for own in OWN]
     steps = []

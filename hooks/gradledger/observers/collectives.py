@@ -3,7 +3,7 @@
 A process group numbers its collectives. The difference of these sequence numbers, read before and
 after a backward, is the number of collectives that the backward ran. The observer adds nothing to
 a group, and holds no reference to the result of a collective. Of all-reduces that the script calls
-it counts the elements: a loop may combine a copy of the gradients, and never use it.
+it counts the elements: a loop may combine copies of gradients only, or step before they have ended.
 
 A sequence number is only meaningful as a difference, and only if nothing else ran in between.
 Otherwise the earlier number is stale, and the observer discards it:
@@ -34,17 +34,17 @@ import torch
 import torch.distributed as dist
 
 from gradledger.capture.backwards import Backwards
-from gradledger.capture.isolation import is_abstract, is_dtensor
+from gradledger.capture.isolation import is_dtensor
 from gradledger.capture.open_records import IN_STEP, CountedMicroBatch, OpenMicroBatch, OpenStep
 from gradledger.observers import fsdp2
 from gradledger.observers.base import Observer
 from gradledger.observers.local_gradients import (
+    AllReduced,
     LocalGradients,
     divides_by,
     has_custom_hook,
     join_of,
     sent_bytes,
-    share_of_gradients,
 )
 
 if TYPE_CHECKING:
@@ -64,16 +64,17 @@ APART = "DDP averages some parameters over other ranks than the rest, or not at 
 FrozenByWrapper = weakref.WeakKeyDictionary[Any, list[Any]]
 
 TURN = 0.02  # seconds; a thread that waits for the GIL requests it every 5 ms
+USES_OF_A_WORK = ("wait", "is_completed", "synchronize", "get_future")
 FSDP1 = "torch.distributed.fsdp.fully_sharded_data_parallel"
 
 
-class _ThreadCounts(threading.local):
-    """State of one thread, which becomes stale in a pause."""
-
+class _ThreadCounts(threading.local):  # which become stale in a pause
     after_backward: int | None = None  # sequence number at the end of the last backward
     forward: Any = None  # DDP's decision for the next backward: "sync" or "no_sync"
     before: Any = None  # the one for the latest backward that had one
-    reduced: int = 0  # elements that the script has all-reduced since the last backward
+
+    def __init__(self) -> None:
+        self.reduced = AllReduced()  # by calls of the script
 
 
 class Collectives(Observer):
@@ -81,7 +82,7 @@ class Collectives(Observer):
 
     facts = (
         *("collectives", "collectives_after", "sync", "sync_bytes", "reduced_share"),
-        *("wrapper", "outside", "data_group", "tensor_group", "divisors", "join"),
+        *("unwaited_share", "wrapper", "outside", "data_group", "tensor_group", "divisors", "join"),
     )
 
     def __init__(self, backwards: Backwards) -> None:
@@ -123,6 +124,8 @@ class Collectives(Observer):
         for name in ("allreduce", "allreduce_coalesced"):
             if _world is not None and name in vars(dist.ProcessGroup):
                 self.patch(dist.ProcessGroup, name, self._wrap_all_reduce, virtual=True)
+        for name in USES_OF_A_WORK if _world is not None else ():
+            self.patch(dist.Work, name, self._wrap_use, virtual=True)
         self._patch_fsdp()
 
     def uninstall(self) -> None:
@@ -191,15 +194,18 @@ class Collectives(Observer):
         """Of the calls from Python: those of DDP's reducer do not pass here."""
 
         def all_reduce(group: Any, /, *args: Any, **kwargs: Any) -> Any:
-            self.run_guarded(self._count_reduced, *args[:1])
-            return original(group, *args, **kwargs)
+            work = original(group, *args, **kwargs)
+            self.run_guarded(self._thread.reduced.add, work, *args[:1])
+            return work
 
         return all_reduce
 
-    def _count_reduced(self, tensors: Any = ()) -> None:
-        listed = tensors if isinstance(tensors, (list, tuple)) else [tensors]
-        plain = [t for t in listed if isinstance(t, torch.Tensor) and not is_abstract(t)]
-        self._thread.reduced += sum(tensor.numel() for tensor in plain)
+    def _wrap_use(self, original: Any) -> Any:
+        def use(work: Any, /, *args: Any, **kwargs: Any) -> Any:
+            self.run_guarded(self._thread.reduced.waited, work)
+            return original(work, *args, **kwargs)
+
+        return use
 
     def _wrap_fsdp(self, original: Any) -> Any:
         def forward(module: Any, /, *inputs: Any, **kwargs: Any) -> Any:
@@ -270,7 +276,8 @@ class Collectives(Observer):
     def backward_ends(self, micro_batch: OpenMicroBatch, reached: list[OptimizerWindow]) -> None:
         """Record the number of collectives that this backward ran."""
         before, after = micro_batch.collectives_before, sequence_number()
-        self._thread.after_backward, self._thread.reduced = after, 0
+        self._thread.after_backward = after
+        self._thread.reduced.clear()
         if before is not None and after is not None and micro_batch.alone:
             micro_batch.collectives = after - before
         compiled = "_pre_forward" in self._compiled
@@ -305,8 +312,8 @@ class Collectives(Observer):
         if any(_is_hybrid(module) for module in self._fsdp):
             step.missing["norm"] = "FSDP's hybrid sharding: several ranks hold each part"
         step.fields["sync"] = self._sync(step)
-        if self._thread.reduced and "wrapper" not in step.fields and running is None:
-            step.fields["reduced_share"] = share_of_gradients(self._thread.reduced, window)
+        if "wrapper" not in step.fields and running is None:
+            step.fields |= self._thread.reduced.describe(window)
         self._held.add_to(step, window)
         fsdp2.describe(step)
         sizes = self._apart.get(id(window))
@@ -438,8 +445,7 @@ def _leave_a_turn() -> None:
     """Release the GIL before a DDP model is freed, so that workers of gloo can end.
 
     With the model, PyTorch may destroy a process group while it holds the GIL, and join a worker
-    that needs the GIL to free tensors of the last collective. Other threads of Python, such as
-    those of the hooks, make it more likely that the worker still waits.
+    that needs the GIL to free tensors. Other threads, such as ours, make that more likely.
     """
     time.sleep(TURN)
 

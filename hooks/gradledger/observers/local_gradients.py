@@ -16,12 +16,13 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
+import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
 from gradledger import guard
 from gradledger.capture import gradient_probe
 from gradledger.capture.async_copy import Deferred
-from gradledger.capture.isolation import isolated, local_part, never_compile
+from gradledger.capture.isolation import is_abstract, isolated, local_part, never_compile
 
 if TYPE_CHECKING:
     from gradledger.capture.windows import OptimizerWindow
@@ -65,11 +66,55 @@ def sent_bytes(wrappers: Iterable[Any], parameters: Iterable[Any]) -> int | None
     return total
 
 
-def share_of_gradients(elements: int, window: OptimizerWindow) -> float | None:
-    """``elements`` relative to those of the gradients that the optimizer is about to apply."""
-    gradients = [p.grad for p in window.parameters() if p.grad is not None]
-    total = sum(gradient.numel() for gradient in gradients)
-    return round(elements / total, 4) if total else None
+class AllReduced:
+    """What a thread has all-reduced since its last backward: the elements, and what still runs.
+
+    No reference to a work or tensor is stored, only ids and addresses: gloo aborts at the end of
+    the interpreter if a work is released late. One whose id is in use again was dropped.
+    """
+
+    def __init__(self) -> None:
+        self.elements = 0
+        self._running: dict[int, list[range]] = {}  # memory of the tensors, by id of the work
+        self._dropped: list[range] = []
+
+    def add(self, work: Any, tensors: Any = ()) -> None:
+        """A collective on ``tensors`` was started; without a ``work``, it has ended."""
+        listed = tensors if isinstance(tensors, (list, tuple)) else [tensors]
+        plain = [t for t in listed if isinstance(t, torch.Tensor) and not is_abstract(t)]
+        self.elements += sum(tensor.numel() for tensor in plain)
+        if work is not None:
+            self._dropped += self._running.pop(id(work), [])
+            self._running[id(work)] = [_memory(tensor) for tensor in plain]
+
+    def waited(self, work: Any) -> None:
+        """The script waits for ``work``, or learns in another way that it has ended."""
+        self._running.pop(id(work), None)
+
+    def clear(self) -> None:
+        """A backward has ended."""
+        self.elements = 0
+        self._running.clear()
+        self._dropped.clear()
+
+    def describe(self, window: OptimizerWindow) -> dict[str, float]:
+        """The fields of a step, as shares of the gradients that it is about to apply."""
+        gradients = [p.grad for p in window.parameters() if p.grad is not None]
+        total = sum(gradient.numel() for gradient in gradients)
+        if not (self.elements and total):
+            return {}
+        fields = {"reduced_share": round(self.elements / total, 4)}
+        running = [each for ranges in self._running.values() for each in ranges] + self._dropped
+        if running:
+            local = [local_part(gradient) for gradient in gradients]
+            inside = (g.numel() for g in local if any(g.data_ptr() in each for each in running))
+            fields["unwaited_share"] = round(sum(inside) / total, 4)
+        return {name: share for name, share in fields.items() if share}
+
+
+def _memory(tensor: Any) -> range:
+    begin = tensor.data_ptr()
+    return range(begin, begin + max(1, tensor.numel() * tensor.element_size()))
 
 
 def are_hooked(parameters: Iterable[Any]) -> bool:

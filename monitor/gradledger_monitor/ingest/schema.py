@@ -285,6 +285,7 @@ class StepRecord(Struct, gc=False, kw_only=True, omit_defaults=True, tag="step")
     join: Literal["all", "active"] | None = None
     collectives_after: Count | None = None
     reduced_share: Number | None = None
+    unwaited_share: Number | None = None
     sync_bytes: Count | None = None
     outside: Count | None = None
     samples: Samples | None = None

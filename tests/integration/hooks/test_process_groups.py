@@ -78,7 +78,7 @@ def test_a_subclass_of_process_group_is_called_once(
     getattr(group, name)([tensor], options()).wait()
     assert tensor.tolist() == [2.0] * 3
     assert getattr(group, "calls", 1) == 1
-    assert observer._thread.reduced == 3
+    assert observer._thread.reduced.elements == 3
 
 
 @pytest.mark.parametrize("kind", [Inherits, Calls])
@@ -102,7 +102,7 @@ def test_calls_with_wrong_arguments_raise_what_pytorch_raises(observer: Collecti
     for wrong in ("text", 3, None, [3]):
         with pytest.raises(TypeError, match="incompatible function arguments"):
             group.allreduce(wrong)
-    assert observer._thread.reduced == 0
+    assert observer._thread.reduced.elements == 0
 
 
 def test_all_ways_to_call_it_are_counted(observer: Collectives) -> None:
@@ -116,8 +116,42 @@ def test_all_ways_to_call_it_are_counted(observer: Collectives) -> None:
     group.allreduce(tensors=[ones]).wait()  # by name: not counted
     dist.barrier()
     dist.all_gather_object([None], {"loss": 1.0})
-    assert observer._thread.reduced == 18
+    assert observer._thread.reduced.elements == 18
     assert ones.tolist() == [[1.0] * 3] * 2
+
+
+@pytest.mark.parametrize("use", ["", "wait", "is_completed", "get_future", "synchronize"])
+def test_all_reduces_of_gradients_that_nothing_waits_for_are_a_fact_of_the_step(
+    observer: Collectives, use: str
+) -> None:
+    parameters = [nn.Parameter(torch.zeros(6)), nn.Parameter(torch.zeros(2))]
+    flat = torch.ones(8)
+    parameters[0].grad, parameters[1].grad = flat[:6], flat[6:]  # views of one buffer
+    optimizer = torch.optim.SGD(parameters, lr=0.1)
+    window = OptimizerWindow(optimizer)
+    reduced = observer._thread.reduced
+    work: Any = dist.all_reduce(flat, async_op=True)
+    dist.all_reduce(torch.ones(5))  # it waits by itself
+    log: Any = dist.all_reduce(torch.ones(3), async_op=True)  # is no gradient
+    if use:
+        getattr(work, use)()
+    unwaited = reduced.describe(window).get("unwaited_share")
+    assert unwaited == (None if use else 1.0)
+    work.wait()
+    log.wait()
+    assert "unwaited_share" not in reduced.describe(window)
+
+
+def test_a_work_that_the_script_drops_is_not_waited_for(observer: Collectives) -> None:
+    parameters = [nn.Parameter(torch.zeros(3)) for _ in range(4)]
+    for parameter in parameters:
+        parameter.grad = torch.ones(3)
+        dist.all_reduce(parameter.grad, async_op=True)  # the ids of these works are used again
+    optimizer = torch.optim.SGD(parameters, lr=0.1)
+    window = OptimizerWindow(optimizer)
+    assert observer._thread.reduced.describe(window)["unwaited_share"] == 1.0
+    observer._thread.reduced.clear()
+    assert observer._thread.reduced.describe(window) == {}
 
 
 def test_only_the_model_that_is_in_join_divides_by_the_ranks_that_have_data(

@@ -81,6 +81,12 @@ def finite_values(facts: StepFacts, name: str) -> list[float]:
     return [v for v in values if v is not None and math.isfinite(v)]
 
 
+def unwaited(facts: StepFacts) -> list[float]:
+    """The gradients that the ranks all-reduce without a wait, as shares of all, where any are."""
+    shares = [number(record.unwaited_share) or 0.0 for record in facts.records.values()]
+    return [share for share in shares if share]
+
+
 def norms_differ(facts: StepFacts) -> bool:
     """Whether the norms of the ranks' gradients are known and differ: nothing combined these."""
     if any("norm" in record.missing for record in facts.records.values()):

@@ -17,6 +17,7 @@ from gradledger_monitor.rules.ddp.common import (
     finite_values,
     hook_combines_nothing,
     may_be_divided,
+    unwaited,
 )
 from gradledger_monitor.rules.ddp.drift_texts import FIX
 from gradledger_monitor.rules.ddp.groups_apart import GroupsApart
@@ -63,9 +64,10 @@ class ReplicaDrift(Rule):
     With FSDP2: parameters that the script lets it ignore (``ignored_params``) become different.
 
     With an all-reduce by hand: gradients are combined, but some parameters are left out; only the
-    ranks of a group combine theirs; each rank scales the sum by its own number; or the replicas
-    start from different weights. A warning: as many numbers as there are gradients are
-    all-reduced before each step, but each rank steps on the gradients that it computed.
+    ranks of a group combine theirs; each rank scales the sum by its own number; the replicas start
+    from different weights; or the step does not wait for an asynchronous all-reduce of gradients.
+    A warning: as many numbers as there are gradients are all-reduced before each step, but each
+    rank steps on the gradients that it computed.
 
     With a pipeline: a matrix of an earlier stage that equals one of the last stage at the first
     step, such as an embedding and its head, becomes different (a warning).
@@ -264,6 +266,8 @@ class ReplicaDrift(Rule):
         self._averages.add(facts)
         if self._count_beside_ddp(facts) >= self.windows:
             return self._outside_ddp()
+        if replicas.drifted and unwaited(facts) and not facts.missing_ranks:
+            return self._of_unwaited(facts)
         if combined is None:
             self._in_groups = 0
             return self._of_averages("ok", AVERAGED) if self._averages.equal else self._alone(facts)
@@ -334,6 +338,22 @@ class ReplicaDrift(Rule):
             if not (averages.shown or averages.mixed):
                 return not_measured(reason)
         return averages.outcome(status, reason, self._reported_apart, self._reported_other)
+
+    def _of_unwaited(self, facts: StepFacts) -> Outcome:
+        replicas, shares = self._replicas, unwaited(facts)
+        least, most = min(shares), max(shares)
+        numbers = f"{most:.0%}" if least == most else f"{least:.0%} to {most:.0%}"
+        return finding(
+            "error",
+            "The step does not wait for the all-reduce",
+            f"The loop starts the all-reduce of {numbers} of its gradients and does not wait for "
+            "it before the step, so each rank steps on what has arrived by then. "
+            f"{texts.drift(replicas.drifted, replicas.total)}.",
+            texts.FIX_WAIT,
+            unwaited=shares[:16],
+            parameters=replicas.listed(replicas.drifted)[:16],
+            parameters_total=replicas.total,
+        )
 
     def _of_copies(self) -> Outcome:
         replicas = self._replicas

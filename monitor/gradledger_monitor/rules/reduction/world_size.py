@@ -10,6 +10,7 @@ from gradledger_monitor.model.tolerances import WEIGHT_HALF
 from gradledger_monitor.rules.balance.after_backward import multiplied_later
 from gradledger_monitor.rules.balance.evidence import Near, is_reduced_by_mean
 from gradledger_monitor.rules.balance.patterns import NORMALISED
+from gradledger_monitor.rules.ddp.common import unwaited
 from gradledger_monitor.rules.gradient_scale_effects import constant_factor_effect
 from gradledger_monitor.rules.number_text import significant
 from gradledger_monitor.rules.objective_names import objective_name
@@ -236,6 +237,8 @@ def _steps_alone(facts: StepFacts) -> bool:
 
 def _not_added_up(window: Window, excess: float) -> Outcome:
     """Or the ranks train apart on purpose, and the loss has one division too many."""
+    if unwaited(window.facts):
+        return not_measured("the step does not wait for the all-reduce of the gradients")
     ranks, times = window.facts.run.world_size, significant(1 / excess)
     communicates = any(r.collectives_after for r in window.facts.records.values())
     missing = "is missing, or the step does not wait for it" if communicates else "is missing"

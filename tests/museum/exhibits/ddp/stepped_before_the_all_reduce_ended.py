@@ -1,0 +1,25 @@
+"""The gradients are all-reduced asynchronously, and the loop waits only after the step."""
+
+import time
+
+import torch
+import torch.distributed as dist
+
+from museum.parts import EVEN, TinyLM, text, token_loss, two_ranks
+
+with two_ranks() as rank:
+    torch.manual_seed(0)
+    model = TinyLM()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    windows = text(8, seed=1 + rank, lengths=EVEN)
+
+    for window in windows:
+        for ids, labels in window:
+            loss = token_loss(model(ids), labels) / (len(window) * dist.get_world_size())
+            loss.backward()
+        time.sleep(0.01 * rank)  # one rank is later than the other
+        works = [dist.all_reduce(p.grad, async_op=True) for p in model.parameters()]
+        optimizer.step()
+        for work in works:
+            work.wait()
+        optimizer.zero_grad()
