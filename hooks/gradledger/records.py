@@ -337,14 +337,14 @@ class StepRecord:
     # what the wrapper divides the sum of the ranks' gradients by, if not by the number of ranks;
     # several numbers: it divides those of different parameters differently
     divisors: list[float] = field(default_factory=list)
-    # in a `Join` context of DDP, whose ranks may have no more data: their sum is divided by the
-    # number of all ranks, or of those that have some
+    # in a `Join` context of DDP, whose sum is divided by all ranks, or by those that have data left
     join: Literal["all", "active"] | None = None
     collectives_after: int | None = None  # collectives between the last backward and the step
     reduced_share: float | None = None  # all-reduced numbers, as a multiple of the gradients'
     unwaited_share: float | None = None  # gradients in calls that nothing has waited for
     sync_bytes: int | None = None  # gradient bytes that DDP sends in one synchronisation
     outside: int | None = None  # parameters of the optimizer outside the wrapped model
+    excluded: int | None = None  # inside it, and the script lets DDP ignore them
     samples: Samples | None = None  # if the reduction over ranks was not observed
     # the samples after the last backward are from before hooks that may combine the gradients: a
     # comm hook of DDP, or hooks of the parameters

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from gradledger.records import Event, Replica, Samples, StepRecord
 from gradledger_monitor.model import tolerances
+from gradledger_monitor.model.ranks.held_in_parts import INSIDE, OF_ONE_BATCH
 from gradledger_monitor.model.ranks.manual_all_reduce import OF_PARTS
 from gradledger_monitor.model.step_facts import StepFacts
 from helpers.facts import accused, facts, judged, record, term
@@ -46,6 +47,16 @@ def test_optimizers_of_shards_are_named_where_the_sum_cannot_be_compared() -> No
         samples = Samples(before, after)
         ranks.append(record([term(10, 0.1)], replica=replica, samples=samples, **of_rank))
     assert facts(*ranks).unmeasured == OF_PARTS
+
+
+@pytest.mark.parametrize(("losses", "reason"), [((1.0, 1.0), OF_ONE_BATCH), ((1.0, 2.0), INSIDE)])
+def test_collectives_inside_backward_may_be_those_of_a_divided_model(
+    losses: tuple[float, ...], reason: str
+) -> None:
+    ranks = [record([term(10, 0.1)], sync="unknown", post_factor=None) for _ in losses]
+    for each, loss in zip(ranks, losses, strict=True):
+        each.micro_batches[0].loss, each.micro_batches[0].collectives = loss, 2
+    assert facts(*ranks).unmeasured == reason
 
 
 @given(st.floats(1e-6, 1e6))
@@ -87,7 +98,7 @@ def test_what_hooks_of_the_last_backward_left_proves_nothing_of_the_gradients_be
     assert of().all_reduce_factor == pytest.approx(1)
     first = of(before_hooks=False)
     assert first.all_reduce_factor is None
-    assert "how the ranks' gradients were combined was not seen" in str(first.unmeasured)
+    assert "communicate inside backward" in str(first.unmeasured)
     assert of(before_hooks=True).all_reduce_factor == pytest.approx(1)
 
 

@@ -775,6 +775,29 @@ def test_parameters_that_are_averaged_over_other_ranks_are_no_replicas() -> None
     assert answer(DRIFT, facts(*ranks)) == "not_measured: averaged over other ranks"
 
 
+@pytest.mark.parametrize(
+    ("second", "more", "named"),
+    [
+        ([1.0, 2.5], {}, True),
+        ([1.0, 2.0], {}, False),  # hooks of the parameter average it
+        ([1.0, 2.5], {"collectives_after": 1}, False),  # the loop may
+        ([1.5, 2.5], {}, False),  # not these alone: another finding
+    ],
+)
+def test_parameters_that_ddp_ignores_by_request_are_named_where_they_drift(
+    second: list[float], more: dict[str, Any], named: bool
+) -> None:
+    steps = []
+    for number, prints in ((1, ([1.0, 2.0],) * 2), (2, ([1.0, 2.0], second))):
+        replicas = [Replica(2, [0, 1], each, [[4], [4]], ["body", "head"]) for each in prints]
+        fields: dict[str, Any] = {"number": number, "excluded": 1, "post_factor": None, **more}
+        steps.append(facts(*(rank("sync", replica=replica, **fields) for replica in replicas)))
+    found = next((f for f in judged(steps).findings if f.rule == DRIFT), None)
+    assert (found is not None and "Ignored by DDP" in found.title) is named
+    if named and found is not None:
+        assert found.severity == "warning" and found.evidence["parameters"] == ["head [4]"]
+
+
 @pytest.mark.parametrize(("divisor", "balance"), [(1.0, 2), (2.0, 1), (3.0, 2 / 3)])
 def test_the_balance_is_that_of_the_divisor_which_the_wrapper_applied(
     divisor: float, balance: float

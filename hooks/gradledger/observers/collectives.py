@@ -5,17 +5,16 @@ after a backward, is the number of collectives that the backward ran. The observ
 a group, and holds no reference to the result of a collective. Of all-reduces that the script calls
 it counts the elements: a loop may combine copies of gradients only, or step before they have ended.
 
-A sequence number is only meaningful as a difference, and only if nothing else ran in between.
-Otherwise the earlier number is stale, and the observer discards it:
+A sequence number is only meaningful as a difference, if nothing else ran in between. Otherwise it
+is stale, and the observer discards it:
 
 - Another thread ran a backward meanwhile: the numbers belong to the process, not to a thread. The
   micro-batch gets no ``collectives``, and later steps report them as not measured (``THREADS``).
 - Steps were skipped: the number after the last backward is from before the skip, and a difference
   would contain the collectives of every skipped step. ``resume`` forgets the number.
 
-DDP's decision whether to synchronise goes stale in the same way. DDP decides in a forward, for the
-next backward. The decision is used once, and cleared when that backward begins; ``resume`` forgets
-a decision whose backward was skipped.
+DDP decides in a forward whether the next backward synchronises. The decision is used once, and
+cleared when that backward begins; ``resume`` forgets one whose backward was skipped.
 
 ``collectives_after`` counts from the end of the thread's last backward to the step, even if that
 backward belongs to the window of another optimizer.
@@ -63,12 +62,12 @@ APART = "DDP averages some parameters over other ranks than the rest, or not at 
 
 FrozenByWrapper = weakref.WeakKeyDictionary[Any, list[Any]]
 
-TURN = 0.02  # seconds; a thread that waits for the GIL requests it every 5 ms
+TURN = 0.02  # seconds; a thread requests the GIL every 5 ms
 USES_OF_A_WORK = ("wait", "is_completed", "synchronize", "get_future")
 FSDP1 = "torch.distributed.fsdp.fully_sharded_data_parallel"
 
 
-class _ThreadCounts(threading.local):  # which become stale in a pause
+class _ThreadCounts(threading.local):  # they become stale in a pause
     after_backward: int | None = None  # sequence number at the end of the last backward
     forward: Any = None  # DDP's decision for the next backward: "sync" or "no_sync"
     before: Any = None  # the one for the latest backward that had one
@@ -82,7 +81,8 @@ class Collectives(Observer):
 
     facts = (
         *("collectives", "collectives_after", "sync", "sync_bytes", "reduced_share"),
-        *("unwaited_share", "wrapper", "outside", "data_group", "tensor_group", "divisors", "join"),
+        *("unwaited_share", "wrapper", "outside", "excluded"),
+        *("data_group", "tensor_group", "divisors", "join"),
     )
 
     def __init__(self, backwards: Backwards) -> None:
@@ -129,7 +129,7 @@ class Collectives(Observer):
         self._patch_fsdp()
 
     def uninstall(self) -> None:
-        """Restore everything that ``install`` changed, and remove the hooks of parameters."""
+        """Restore what ``install`` changed; remove the hooks of parameters."""
         super().uninstall()
         self._local.release()
 
@@ -400,6 +400,7 @@ class Collectives(Observer):
             return {}
         outside = len(parameters) - len(synced)
         fields = {"wrapper": "ddp", "outside": outside, "sync_bytes": sent_bytes(self._ddp, synced)}
+        fields |= {"excluded": sum(not held[id(p)] for p in synced)} if () in groups else {}
         return fields | _unless_all(max(groups, key=len))
 
     def _describe_dtensors(self, parameters: list[Any]) -> dict[str, Any]:
@@ -444,8 +445,7 @@ def _groups_by_parameter(
 def _leave_a_turn() -> None:
     """Release the GIL before a DDP model is freed, so that workers of gloo can end.
 
-    With the model, PyTorch may destroy a process group while it holds the GIL, and join a worker
-    that needs the GIL to free tensors. Other threads, such as ours, make that more likely.
+    PyTorch may destroy a process group with it, and join a worker that needs the GIL.
     """
     time.sleep(TURN)
 
@@ -469,7 +469,8 @@ def _describe_apart(step: OpenStep, sizes: list[int]) -> None:
     If the ranks exchange activations, the gradients of all parameters come from the tokens of all
     ranks, and should be divided by one number. A backward without synchronisation shows it.
     """
-    step.missing["replica"] = APART
+    if sizes != [dist.get_world_size()]:
+        step.missing["replica"] = APART
     held_back = (c.micro_batch for c in step.micro_batches if c.micro_batch.wrapper == "no_sync")
     if len(sizes) > 1 and any(micro_batch.collectives for micro_batch in held_back):
         step.fields["divisors"] = [float(size) for size in sizes]

@@ -288,6 +288,7 @@ class StepRecord(Struct, gc=False, kw_only=True, omit_defaults=True, tag="step")
     unwaited_share: Number | None = None
     sync_bytes: Count | None = None
     outside: Count | None = None
+    excluded: Count | None = None
     samples: Samples | None = None
     before_hooks: bool = False
     own_sums: bool = False

@@ -9,12 +9,21 @@ numbers must be equal.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from gradledger_monitor.ingest.schema import Replica, StepRecord
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.ranks.rows import Rows, are_equal
+
+OF_ONE_BATCH = (
+    "all ranks compute the same losses and communicate inside backward, as in tensor parallelism "
+    "by hand: by what that multiplies their gradients is not known"
+)
+INSIDE = (
+    "the ranks communicate inside backward, without a wrapper: whether they exchange activations "
+    "or combine gradients there, and how, is not known"
+)
 
 FactorOf = Callable[[Rows, list[float]], float | None]
 
@@ -27,8 +36,9 @@ class Parts(NamedTuple):
     groups: list[list[int]]  # of ranks by their index; at least two in each
 
 
-def hold_different(replicas: Sequence[Replica]) -> bool:
+def hold_different(of_ranks: Iterable[Replica | None]) -> bool:
     """Whether the optimizers hold other parameters each: another number, other names or shapes."""
+    replicas = [replica for replica in of_ranks if replica is not None]
     numbers = {replica.total for replica in replicas}
     names = {tuple(replica.names) for replica in replicas if replica.names}
     shapes = {tuple(map(tuple, replica.shapes)) for replica in replicas if replica.names}
@@ -49,6 +59,15 @@ def exchange_activations(rows: Sequence[StepRecord]) -> bool:
     if constant or any(None in each for each in prints):
         return False
     return inside and after and len(set(prints)) == len(rows)
+
+
+def inside_backward(rows: Sequence[StepRecord]) -> str:
+    """What is not known of ranks without a wrapper whose backwards communicate; else nothing."""
+    if not all(not r.wrapper and any(m.collectives for m in r.micro_batches) for r in rows):
+        return ""
+    losses = {tuple(number(m.loss) for m in row.micro_batches) for row in rows}
+    prints = {tuple(number(m.fingerprint) for m in row.micro_batches) for row in rows}
+    return OF_ONE_BATCH if len(losses) == len(prints) == 1 else INSIDE
 
 
 def parts_of(before: Rows, applied: Rows, tolerance: float, factor_of: FactorOf) -> Parts | None:

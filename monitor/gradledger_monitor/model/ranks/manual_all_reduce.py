@@ -1,7 +1,7 @@
 """How a loop that synchronises gradients itself combined them, inferred from samples of each rank.
 
-DDP and FSDP average, and need no proof. A loop that all-reduces after backward, or gives DDP its
-own comm hook, does: each rank sends a few gradient coordinates as its last backward left them
+DDP and FSDP average. Of a loop that all-reduces after backward, or gives DDP its own comm hook,
+this needs a proof: each rank sends a few gradient coordinates as its last backward left them
 (``after_backward``) and as the optimizer received them (``at_step``). Rank r's sample is ``x_r``
 after backward and ``y_r`` at the step, with clipping by norm divided out. The ranks combined their
 gradients if
@@ -31,11 +31,7 @@ from gradledger_monitor.ingest.schema import Samples, StepRecord
 from gradledger_monitor.model import tolerances
 from gradledger_monitor.model.clipping import clipping_of_window
 from gradledger_monitor.model.numbers import number
-from gradledger_monitor.model.ranks.held_in_parts import (
-    exchange_activations,
-    hold_different,
-    parts_of,
-)
+from gradledger_monitor.model.ranks import held_in_parts
 from gradledger_monitor.model.ranks.norms import norms_are_equal, norms_differ
 from gradledger_monitor.model.ranks.of_one_rank import factors_of_one
 from gradledger_monitor.model.ranks.rows import (
@@ -140,7 +136,8 @@ def infer(records: RecordsByRank) -> ManualAllReduce | None:
     late = any(map(_sampled_late, rows))
     if late or len(samples) < len(rows):
         taken_over = () if late else factors_of_one(rows, tolerance_of(rows))
-        return ManualAllReduce(factors=taken_over, reason="" if taken_over else UNSEEN)
+        reason = "" if taken_over else held_in_parts.inside_backward(rows) or UNSEEN
+        return ManualAllReduce(factors=taken_over, reason=reason)
     tolerance = tolerance_of(rows)
     clippings = list(map(clipping_of_window, rows))
     result = fit(list(records), samples, clippings, tolerance)
@@ -155,11 +152,11 @@ def infer(records: RecordsByRank) -> ManualAllReduce | None:
             result, tolerance = dataclasses.replace(rough, rounded=True), tolerances.SAMPLE_HALF
     if result.unequal and not all(map(_reduces_twice, rows)):
         result = dataclasses.replace(result, unequal=())  # such as a factor for some parameters
-    if result.reason == DIFFERENT and exchange_activations(rows):
+    if result.reason == DIFFERENT and held_in_parts.exchange_activations(rows):
         result = _by_parts(list(records), samples, clippings, tolerance) or result
     if not result.is_known:
-        replicas = [r.replica for r in rows if r.replica is not None]
-        if result == ManualAllReduce(reason=result.reason) and hold_different(replicas):
+        other = held_in_parts.hold_different(r.replica for r in rows)
+        if other and result == ManualAllReduce(reason=result.reason):
             return ManualAllReduce(reason=OF_PARTS)
         return _unknown_after_early(result, rows, early)
     if all(r.own_sums for r in rows):  # one sum of what each rank has computed: nothing is anew
@@ -379,7 +376,7 @@ def values_of(samples: Sequence[Samples]) -> tuple[Rows, Rows]:
 def fit(
     ranks: list[int], samples: list[Samples], clippings: list[float], tolerance: float
 ) -> ManualAllReduce:
-    """c from the samples of each rank. The order of tests decides which reason is reported."""
+    """c from the samples of each rank; the first test that fails gives the reason."""
     after_backward, at_step = values_of(samples)
     if len({len(values) for values in after_backward + at_step}) != 1:
         return ManualAllReduce(reason="the ranks sampled the gradients of different parameters")
@@ -425,7 +422,9 @@ def _by_parts(
     """What was done to parameters of all ranks and to those that groups hold; None if unproved."""
     before, at_step = values_of(samples)
     applied = [[v / c for v in values] for values, c in zip(at_step, clippings, strict=True)]
-    parts = parts_of(before, applied, tolerance, lambda b, a: sum_of(b, a, tolerance).factor)
+    parts = held_in_parts.parts_of(
+        before, applied, tolerance, lambda b, a: sum_of(b, a, tolerance).factor
+    )
     if parts is None:
         return None
     groups = tuple(tuple(ranks[i] for i in group) for group in parts.groups)

@@ -39,6 +39,13 @@ for parameter in ignored:               # the ignored_params of fully_shard, aft
     dist.all_reduce(parameter.grad, op=dist.ReduceOp.AVG)    # gloo: sum, then divide by the ranks
 optimizer.step()"""
 
+FIX_EXCLUDED = """\
+# let DDP reduce them: leave them out of _set_params_and_buffers_to_ignore_for_model, or
+for parameter in ignored:               # after the last backward of a window
+    dist.all_reduce(parameter.grad)
+    parameter.grad /= dist.get_world_size()
+optimizer.step()"""
+
 FIX_BY_HAND = """\
 for parameter in model.parameters():    # all that are trained, after the last backward of a window
     dist.all_reduce(parameter.grad)     # over all ranks
@@ -104,10 +111,10 @@ def left_out(replicas: Replicas, all_drift: bool, all_sent: bool = False) -> tup
     parameters = replicas.drifted
     drifted = drift(parameters, replicas.total)
     start = "The ranks combine gradients, and yet step on different ones"
-    if all_sent:
+    if all_sent and not replicas.groups:
         causes = (
-            "The loop all-reduces as many numbers as the gradients have. A step that does not wait "
-            "for an asynchronous all-reduce does this; so do copies that are not all copied back"
+            "The loop all-reduces as many numbers as the gradients have. Copies of the gradients "
+            "do this if the step does not wait for their all-reduce, or not all are copied back"
         )
         return start, f"{drifted}. {causes}.", FIX_WAIT
     if all_drift or len(parameters) == replicas.total:
@@ -121,7 +128,10 @@ def left_out(replicas: Replicas, all_drift: bool, all_sent: bool = False) -> tup
     number = f"{counted(len(parameters), 'parameter')} {'is' if len(parameters) == 1 else 'are'}"
     if replicas.groups:
         title = f"{number} not combined over all ranks"
-        within = f" Within these groups of ranks they are equal: {shown(replicas.groups)}."
+        within = (
+            f" Within these groups of ranks they are equal: {shown(replicas.groups)}. If each rank "
+            "of a group holds another part of one model, an all-reduce in its backward is missing."
+        )
     else:
         title = f"{number} left out of the all-reduce"
     return (

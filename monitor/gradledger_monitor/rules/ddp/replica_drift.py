@@ -59,7 +59,8 @@ class ReplicaDrift(Rule):
 
     With DDP: after a synchronisation, the global gradient norm or the fingerprints of the
     parameters differ between the ranks, or their learning rates differ; or the optimizer steps
-    parameters that the wrapper does not hold. A warning: only another optimizer steps them.
+    parameters that the wrapper does not hold. A warning: only another optimizer steps them, or the
+    script lets DDP ignore them (``_set_params_and_buffers_to_ignore_for_model``).
 
     With FSDP2: parameters that the script lets it ignore (``ignored_params``) become different.
 
@@ -187,6 +188,9 @@ class ReplicaDrift(Rule):
             return self._of_averages("not_applicable", LOCAL_SGD)
         comparable = record.sync != "unknown" and not self._replicas.equal_again
         drifted = comparable and bool(self._replicas.drifted)
+        excluded = record.excluded
+        if excluded and averaged and len(self._replicas.drifted) <= excluded:
+            return self._excluded(facts, excluded, drifted)
         if record.collectives_after and not drifted:  # what these do was not observed
             return self._groups.unknown() or OK
         norms_differ = averaged and differ_by(norms, facts.tolerance)
@@ -214,6 +218,24 @@ class ReplicaDrift(Rule):
             parameters_differ=apart,
             parameters=self._replicas.listed(self._replicas.apart)[:16],
             learning_rates=rates[:16],
+        )
+
+    def _excluded(self, facts: StepFacts, excluded: int, drifted: bool) -> Outcome:
+        """Parameters that the script lets DDP ignore; experts may be meant to differ."""
+        replicas = self._replicas
+        if not drifted or facts.record.collectives_after:
+            return self._groups.unknown() or OK
+        return finding(
+            "warning",
+            f"Ignored by DDP, and not synchronised: {counted(len(replicas.drifted), 'parameter')}",
+            f"The script lets DDP ignore {counted(excluded, 'parameter')}, whose gradients the "
+            f"loop does not reduce between backward and step either. "
+            f"{texts.drift(replicas.drifted, replicas.total)}. If each rank is meant to train its "
+            "own, as experts that exchange tokens, this is intended.",
+            texts.FIX_EXCLUDED,
+            excluded=excluded,
+            parameters=replicas.listed(replicas.drifted)[:16],
+            parameters_total=replicas.total,
         )
 
     # ------------------------------------------------------------------ beside a wrapper
