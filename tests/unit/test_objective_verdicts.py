@@ -324,3 +324,20 @@ def test_a_constant_of_one_over_k_beside_a_written_division_may_be_a_weight(
     beside = term(8, 1 / 16, undivided=True, coefficient=0.5, head=2)
     *_, further = verdicts([main, beside], [main, beside]).values()
     assert (further.status, further.text) == ("ok", text)
+
+
+@pytest.mark.parametrize(
+    ("elements", "more", "words"),
+    [
+        ((4, 4), {"outer_coefficient": 0.01}, "the mean (of 4 elements, times 0.01) is added"),
+        ((4, 7), {}, "the mean is added"),
+    ],
+)
+def test_a_mean_by_hand_is_described_by_what_it_reduces(
+    elements: tuple[int, ...], more: dict[str, Any], words: str
+) -> None:
+    batches = [
+        [term(10, 1 / 20, undivided=False), router(0.01 / 4, elements=n, **more)] for n in elements
+    ]
+    found = [f for f in judged([facts(record(batches))] * 2).findings if "missing" in f.rule]
+    assert found[0].title == "The mean is not divided by K = 2" and words in found[0].summary

@@ -19,12 +19,15 @@ from functools import lru_cache
 from gradledger_monitor.ingest.schema import MicroBatch, Term
 from gradledger_monitor.model.objectives import TOGETHER, Objective
 from gradledger_monitor.model.step_facts import StepFacts
+from gradledger_monitor.rules.balance.divisors import outer_constant
 from gradledger_monitor.rules.balance.evidence import BY_INDEX
+from gradledger_monitor.rules.number_text import counted, significant
 
 ELEMENT = "element"
 _CAPITAL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _BY_UTTERANCE = "CtcLoss"
 _IN_UNITS = {"rows": "row", "positions": "position", "micro_batches": "micro-batch"}
+_BY_HAND = ("mean", "sum")  # which does not show what they are for
 _ORDINALS = ("first", "second", "third", "fourth")
 # By the beginning of the autograd node's name.
 _LOSSES = {
@@ -87,6 +90,20 @@ def objective_list(some: Sequence[Objective], objectives: Sequence[Objective]) -
 def _number(name: str) -> int:
     """Of the name of an objective, ``NllLossBackward0#1``."""
     return int(name.rpartition("#")[2])
+
+
+def described(name: str, objective: Objective) -> str:
+    """The name of a mean or sum by hand, with how many elements it has and what multiplies it.
+
+    Only for one window: how many they are may depend on the batch.
+    """
+    counts = {term.loss_term.elements for term in objective.terms}
+    count = counts.pop() if len(counts) == 1 else None
+    if _words(objective.kind) not in _BY_HAND or objective.is_penalty or not count:
+        return name
+    constant = outer_constant(objective)
+    times = "" if constant is None else f", times {significant(constant)}"
+    return f"{name} (of {counted(count, 'element')}{times})"
 
 
 def _loss(objective: Objective) -> str:

@@ -182,6 +182,21 @@ def test_a_label_smoothing_of_pytorch_states_no_positions() -> None:
     assert term.tokens == 9 and term.smoothed is None
 
 
+def test_the_losses_of_a_sum_are_in_the_order_of_the_script() -> None:
+    """Also if the first one is deeper in the graph than the second."""
+
+    def of_two(logits: Tensor, rows: Rows) -> Tensor:
+        words = F.cross_entropy(logits, rows.labels)
+        squares = (logits[:, :3] ** 2).sum()
+        intent = F.cross_entropy(2 * logits, rows.labels)
+        return intent + (0.1 * (squares + (words / 2 + 0.0)))
+
+    words, squares, intent = terms_on(Rows.of(6), of_two)
+    assert (words.kind, squares.kind, intent.kind) == (NLL, "SumBackward0", NLL)
+    assert float(words.weight or 0) == pytest.approx(0.05 / 6)
+    assert float(intent.weight or 0) == pytest.approx(1 / 6)
+
+
 def test_the_weights_of_outputs_that_a_loss_node_uses_too_are_their_own() -> None:
     """A penalty on some outputs, beside their squared error."""
 

@@ -187,7 +187,7 @@ class _Walk:
 
 
 def find_losses(root: Any, scaling: frozenset[int] = frozenset()) -> list[LossNode]:
-    """The losses below ``root``, nearest first; TooManyNodes if the graph is too large.
+    """The losses below ``root``, as the script computed them; TooManyNodes: the graph is too large.
 
     ``scaling``: the nodes (their numbers) that multiply by a loss scale, which is no coefficient.
     """
@@ -196,7 +196,8 @@ def find_losses(root: Any, scaling: frozenset[int] = frozenset()) -> list[LossNo
         return [only_loss]
     walk = _Walk(root, scaling)
     losses, shared = walk.run(), walk.shared()
-    return _Walk(root, scaling, shared).run() if shared else losses
+    losses = _Walk(root, scaling, shared).run() if shared else losses
+    return sorted(losses, key=lambda loss: sequence_number(loss.reduction or loss.node) or 0)
 
 
 def _scales(node: Any, scaling: frozenset[int]) -> bool:

@@ -8,7 +8,7 @@ from gradledger_monitor.rules.balance.further import is_right
 from gradledger_monitor.rules.balance.patterns import FAIR
 from gradledger_monitor.rules.gradient_scale_effects import constant_factor_effect
 from gradledger_monitor.rules.number_text import counted, significant
-from gradledger_monitor.rules.objective_names import needs_name, objective_name
+from gradledger_monitor.rules.objective_names import described, needs_name, objective_name
 from gradledger_monitor.rules.reduction.common import (
     BALANCE_OFF,
     diagnosed,
@@ -99,10 +99,11 @@ def _of_one(window: Window, objective: Objective, evidence: str) -> Outcome:
     k, objectives = window.facts.micro_batches_of(objective), window.facts.objectives
     name, main = objective_name(objective, objectives), objective_name(objectives[0], objectives)
     by = "the K of each window" if evidence else f"K = {k}"
+    one = described(name, objective)
     how = (
-        f"not the {name}. {evidence}, so that its share is proportional to K."
+        f"not the {one}. {evidence}, so that its share is proportional to K."
         if evidence
-        else f"the {name} is added undivided on each of the {k} micro-batches. Its weight is {k} "
+        else f"the {one} is added undivided on each of the {k} micro-batches. Its weight is {k} "
         "times its coefficient."
     )
     normalised = f"The {main} is normalised over the window, but "
