@@ -696,6 +696,17 @@ def test_a_micro_batch_without_a_fingerprint_leaves_its_window_out() -> None:
     assert same_data((1, None), (3, 4), (5, 6)) is None
 
 
+def test_targets_that_the_ranks_gather_show_nothing_of_their_data() -> None:
+    steps = []
+    for number in range(1, 5):
+        step_record = rank("sync", number=number)
+        step_record.micro_batches[0].fingerprint = number
+        step_record.micro_batches[0].missing["gathered"] = "by a function of the script"
+        steps.append(facts(step_record, step_record))
+    coverage = judged(steps).coverage["ddp.duplicate_data"]
+    assert coverage.startswith("not_measured: the loss is one of features that the ranks gather")
+
+
 def test_equal_data_are_not_reported_before_three_windows_have_shown_them() -> None:
     prints = [rank("sync") for _ in range(2)]
     for step_record in prints:

@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy, normalize
+from torch.nn.functional import cross_entropy, mse_loss, normalize
 
 from gradledger.observers.losses.autograd_graph import find_losses
 from gradledger.observers.losses.loss_patterns import gathers_by_function, holds_gathered_features
 from gradledger.observers.losses.loss_terms import GATHERED
 from gradledger.records import StepRecord
 from helpers.facts import facts, judged, record, term
+from helpers.training import recording
 
 
 def features(constant: bool) -> Tensor:
@@ -85,3 +86,16 @@ def test_what_a_function_of_the_script_makes_of_gathered_gradients_is_unknown(
     loss = cross_entropy(logits, torch.arange(24).roll(12))
     unknown = any(gathers_by_function(each, ranks) for each in find_losses(loss.grad_fn))
     assert unknown is (by_function and ranks == 2)
+
+
+@pytest.mark.parametrize("detached", [True, False])
+def test_targets_that_the_model_computes_are_no_fingerprint_of_the_data(detached: bool) -> None:
+    """Two views that are compared: the ranks may have gathered both."""
+    model = torch.nn.Linear(4, 3)
+    with recording() as recorded:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        first, second = model(torch.randn(2, 6, 4))
+        mse_loss(first, second.detach() if detached else second).backward()
+        optimizer.step()
+    (step,) = recorded.records()
+    assert (step.micro_batches[0].fingerprint is not None) is detached

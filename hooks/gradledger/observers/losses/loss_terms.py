@@ -176,10 +176,15 @@ class LossTerms(Observer):
 
     @staticmethod
     def _copy_target(micro_batch: OpenMicroBatch) -> None:
-        """Copy some targets of the first loss that has any; drop the references to all."""
+        """Copy some targets of the first loss that has any; drop the references to all.
+
+        Not outputs of the model: these change as it is trained, and if the ranks gather them, they
+        are equal although the data are not.
+        """
         for term in micro_batch.terms:
             target, term.target = term.target, None
-            if target is not None and micro_batch.targets is None:
+            is_data = target is not None and not target.requires_grad
+            if is_data and micro_batch.targets is None:
                 if micro_batch.reach is not None:
                     micro_batch.reach.target = term
                 micro_batch.targets = gradient_probe.read_coordinates(target, MAX_TARGETS)

@@ -34,6 +34,11 @@ loader = DataLoader(dataset, batch_size=B, sampler=sampler)
 for epoch in range(epochs):
     sampler.set_epoch(epoch)"""
 
+OF_ALL_RANKS = (
+    "the loss is one of features that the ranks gather: its targets may be equal on all ranks, "
+    "although their data are not"
+)
+
 
 class DuplicateData(Rule):
     """Ranks train on the same data.
@@ -57,9 +62,9 @@ class DuplicateData(Rule):
 
     **When it is silent**
 
-    Targets that do not vary (the diagonal of a contrastive loss); ranks that are not known to be
-    data-parallel, such as tensor-parallel or context-parallel ones, which share their data by
-    design.
+    Targets that do not vary (the diagonal of a contrastive loss), or that the ranks gather; ranks
+    that are not known to be data-parallel, such as tensor-parallel or context-parallel ones, which
+    share their data by design.
 
     **Incidents**
 
@@ -99,6 +104,8 @@ class DuplicateData(Rule):
             return not_applicable("no data-parallel wrapper is in use")
         if facts.missing_ranks:
             return not_measured(facts.missing_ranks)
+        if any("gathered" in m.missing for r in facts.records.values() for m in r.micro_batches):
+            return not_measured(OF_ALL_RANKS)
         prints = {rank: _prints(record) for rank, record in facts.records.items()}
         if not all(prints.values()):
             return not_measured("no fingerprint of the loss targets")
