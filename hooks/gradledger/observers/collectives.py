@@ -1,17 +1,15 @@
 """Observes collectives: how many each backward ran, and whether gradients were averaged.
 
 A process group numbers its collectives. The difference of these sequence numbers, read before and
-after a backward, is the number of collectives that the backward ran. The observer adds nothing to
-a group, and holds no reference to the result of a collective. Of all-reduces that the script calls
-it counts the elements: a loop may combine copies of gradients only, or step before they have ended.
+after a backward, is the number that the backward ran. The observer adds nothing to a group, and
+holds no reference to a result. Of all-reduces that the script calls it counts the elements: a loop
+may combine copies of gradients only, or step before they have ended.
 
-A sequence number is only meaningful as a difference, if nothing else ran in between. Otherwise it
-is stale, and the observer discards it:
+A sequence number is a difference, valid if nothing else ran in between; else it is discarded:
 
-- Another thread ran a backward meanwhile: the numbers belong to the process, not to a thread. The
-  micro-batch gets no ``collectives``, and later steps report them as not measured (``THREADS``).
-- Steps were skipped: the number after the last backward is from before the skip, and a difference
-  would contain the collectives of every skipped step. ``resume`` forgets the number.
+- Another thread ran a backward: the numbers belong to the process. The micro-batch gets no
+  ``collectives``, and later steps report them as not measured (``THREADS``).
+- Steps were skipped: a difference would contain their collectives. ``resume`` forgets the number.
 
 DDP decides in a forward whether the next backward synchronises. The decision is used once, and
 cleared when that backward begins; ``resume`` forgets one whose backward was skipped.
@@ -38,8 +36,8 @@ from gradledger.capture.open_records import IN_STEP, CountedMicroBatch, OpenMicr
 from gradledger.observers import fsdp2
 from gradledger.observers.base import Observer
 from gradledger.observers.local_gradients import (
-    AllReduced,
     LocalGradients,
+    RunningWorks,
     divides_by,
     has_custom_hook,
     join_of,
@@ -71,9 +69,7 @@ class _ThreadCounts(threading.local):  # they become stale in a pause
     after_backward: int | None = None  # sequence number at the end of the last backward
     forward: Any = None  # DDP's decision for the next backward: "sync" or "no_sync"
     before: Any = None  # the one for the latest backward that had one
-
-    def __init__(self) -> None:
-        self.reduced = AllReduced()  # by calls of the script
+    reduced: int = 0  # elements that the script has all-reduced since the last backward
 
 
 class Collectives(Observer):
@@ -89,6 +85,7 @@ class Collectives(Observer):
         super().__init__()
         self._backwards = backwards
         self._thread = _ThreadCounts()
+        self._works = RunningWorks()
         self._has_wrapper = False  # whether the script has used a data-parallel wrapper
         self._ddp: weakref.WeakSet[Any] = weakref.WeakSet()  # a script may train several
         # Parameters that required no gradients when DDP was created: it never synchronises them.
@@ -195,14 +192,17 @@ class Collectives(Observer):
 
         def all_reduce(group: Any, /, *args: Any, **kwargs: Any) -> Any:
             work = original(group, *args, **kwargs)
-            self.run_guarded(self._thread.reduced.add, work, *args[:1])
+            self.run_guarded(self._count_reduced, work, *args[:1])
             return work
 
         return all_reduce
 
+    def _count_reduced(self, work: Any, *tensors: Any) -> None:
+        self._thread.reduced += self._works.add(work, *tensors)
+
     def _wrap_use(self, original: Any) -> Any:
         def use(work: Any, /, *args: Any, **kwargs: Any) -> Any:
-            self.run_guarded(self._thread.reduced.waited, work)
+            self.run_guarded(self._works.waited, work)
             return original(work, *args, **kwargs)
 
         return use
@@ -257,6 +257,7 @@ class Collectives(Observer):
         if len(sys.modules) != self._module_count:
             self._patch_fsdp()
         self._held.check(micro_batch.marked_windows)
+        self._works.clear()
         number, last = sequence_number(), self._thread.after_backward
         micro_batch.collectives_before = number
         if self._has_wrapper:
@@ -276,8 +277,7 @@ class Collectives(Observer):
     def backward_ends(self, micro_batch: OpenMicroBatch, reached: list[OptimizerWindow]) -> None:
         """Record the number of collectives that this backward ran."""
         before, after = micro_batch.collectives_before, sequence_number()
-        self._thread.after_backward = after
-        self._thread.reduced.clear()
+        self._thread.after_backward, self._thread.reduced = after, 0
         if before is not None and after is not None and micro_batch.alone:
             micro_batch.collectives = after - before
         compiled = "_pre_forward" in self._compiled
@@ -313,7 +313,7 @@ class Collectives(Observer):
             step.missing["norm"] = "FSDP's hybrid sharding: several ranks hold each part"
         step.fields["sync"] = self._sync(step)
         if "wrapper" not in step.fields and running is None:
-            step.fields |= self._thread.reduced.describe(window)
+            step.fields |= self._works.describe(window, self._thread.reduced)
         self._held.add_to(step, window)
         fsdp2.describe(step)
         sizes = self._apart.get(id(window))
@@ -339,6 +339,8 @@ class Collectives(Observer):
 
         So may a hook of its step that waits for an all-reduce which the loop began before.
         """
+        if "unwaited_share" in step.fields:  # the step, or its hooks, may wait
+            step.fields |= {"unwaited_share": None} | self._works.describe(window, 0)
         now = sequence_number()
         ran = now is not None and self._step_began is not None and now > self._step_began
         waits = not ran and (step.fields.get("reduced_share") or 0.0) >= 1
@@ -443,10 +445,7 @@ def _groups_by_parameter(
 
 
 def _leave_a_turn() -> None:
-    """Release the GIL before a DDP model is freed, so that workers of gloo can end.
-
-    PyTorch may destroy a process group with it, and join a worker that needs the GIL.
-    """
+    """Release the GIL before a DDP model is freed: PyTorch may join a worker that needs it."""
     time.sleep(TURN)
 
 

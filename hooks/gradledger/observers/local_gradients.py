@@ -66,50 +66,50 @@ def sent_bytes(wrappers: Iterable[Any], parameters: Iterable[Any]) -> int | None
     return total
 
 
-class AllReduced:
-    """What a thread has all-reduced since its last backward: the elements, and what still runs.
+class RunningWorks:
+    """All-reduces that were started since the last backward began, and that nothing waited for yet.
 
-    No reference to a work or tensor is stored, only ids and addresses: gloo aborts at the end of
-    the interpreter if a work is released late. One whose id is in use again was dropped.
+    Of all threads: hooks in a backward may run in another one than the loop. No reference to a work
+    or tensor is stored, only ids and addresses: gloo aborts at the end of the interpreter if a work
+    is released late. One whose id is in use again was dropped.
     """
 
     def __init__(self) -> None:
-        self.elements = 0
         self._running: dict[int, list[range]] = {}  # memory of the tensors, by id of the work
         self._dropped: list[range] = []
 
-    def add(self, work: Any, tensors: Any = ()) -> None:
-        """A collective on ``tensors`` was started; without a ``work``, it has ended."""
+    def add(self, work: Any, tensors: Any = ()) -> int:
+        """A collective on ``tensors`` was started, or has ended: no ``work``. Returns elements."""
         listed = tensors if isinstance(tensors, (list, tuple)) else [tensors]
         plain = [t for t in listed if isinstance(t, torch.Tensor) and not is_abstract(t)]
-        self.elements += sum(tensor.numel() for tensor in plain)
         if work is not None:
             self._dropped += self._running.pop(id(work), [])
             self._running[id(work)] = [_memory(tensor) for tensor in plain]
+        return sum(tensor.numel() for tensor in plain)
 
     def waited(self, work: Any) -> None:
         """The script waits for ``work``, or learns in another way that it has ended."""
         self._running.pop(id(work), None)
 
     def clear(self) -> None:
-        """A backward has ended."""
-        self.elements = 0
+        """A backward begins."""
         self._running.clear()
         self._dropped.clear()
 
-    def describe(self, window: OptimizerWindow) -> dict[str, float]:
-        """The fields of a step, as shares of the gradients that it is about to apply."""
+    def describe(self, window: OptimizerWindow, reduced: int) -> dict[str, float]:
+        """The fields of a step, as shares of the gradients that it is about to apply.
+
+        ``reduced``: the elements that were all-reduced after the last backward.
+        """
+        running = [each for ranges in self._running.values() for each in ranges] + self._dropped
         gradients = [p.grad for p in window.parameters() if p.grad is not None]
         total = sum(gradient.numel() for gradient in gradients)
-        if not (self.elements and total):
+        if not total or not (running or reduced):
             return {}
-        fields = {"reduced_share": round(self.elements / total, 4)}
-        running = [each for ranges in self._running.values() for each in ranges] + self._dropped
-        if running:
-            local = [local_part(gradient) for gradient in gradients]
-            inside = (g.numel() for g in local if any(g.data_ptr() in each for each in running))
-            fields["unwaited_share"] = round(sum(inside) / total, 4)
-        return {name: share for name, share in fields.items() if share}
+        local = [local_part(gradient) for gradient in gradients if running]
+        inside = (g.numel() for g in local if any(g.data_ptr() in each for each in running))
+        shares = {"reduced_share": reduced / total, "unwaited_share": sum(inside) / total}
+        return {name: round(share, 4) for name, share in shares.items() if share}
 
 
 def _memory(tensor: Any) -> range:

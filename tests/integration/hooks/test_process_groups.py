@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from gradledger.capture.backwards import Backwards
+from gradledger.capture.open_records import OpenMicroBatch
 from gradledger.capture.windows import OptimizerWindow
 from gradledger.observers.collectives import Collectives
 from gradledger.observers.local_gradients import divides_by
@@ -78,7 +79,7 @@ def test_a_subclass_of_process_group_is_called_once(
     getattr(group, name)([tensor], options()).wait()
     assert tensor.tolist() == [2.0] * 3
     assert getattr(group, "calls", 1) == 1
-    assert observer._thread.reduced.elements == 3
+    assert observer._thread.reduced == 3
 
 
 @pytest.mark.parametrize("kind", [Inherits, Calls])
@@ -102,7 +103,7 @@ def test_calls_with_wrong_arguments_raise_what_pytorch_raises(observer: Collecti
     for wrong in ("text", 3, None, [3]):
         with pytest.raises(TypeError, match="incompatible function arguments"):
             group.allreduce(wrong)
-    assert observer._thread.reduced.elements == 0
+    assert observer._thread.reduced == 0
 
 
 def test_all_ways_to_call_it_are_counted(observer: Collectives) -> None:
@@ -116,7 +117,7 @@ def test_all_ways_to_call_it_are_counted(observer: Collectives) -> None:
     group.allreduce(tensors=[ones]).wait()  # by name: not counted
     dist.barrier()
     dist.all_gather_object([None], {"loss": 1.0})
-    assert observer._thread.reduced.elements == 18
+    assert observer._thread.reduced == 18
     assert ones.tolist() == [[1.0] * 3] * 2
 
 
@@ -129,17 +130,35 @@ def test_all_reduces_of_gradients_that_nothing_waits_for_are_a_fact_of_the_step(
     parameters[0].grad, parameters[1].grad = flat[:6], flat[6:]  # views of one buffer
     optimizer = torch.optim.SGD(parameters, lr=0.1)
     window = OptimizerWindow(optimizer)
-    reduced = observer._thread.reduced
+    works, reduced = observer._works, 8
     work: Any = dist.all_reduce(flat, async_op=True)
     dist.all_reduce(torch.ones(5))  # it waits by itself
     log: Any = dist.all_reduce(torch.ones(3), async_op=True)  # is no gradient
     if use:
         getattr(work, use)()
-    unwaited = reduced.describe(window).get("unwaited_share")
+    unwaited = works.describe(window, reduced).get("unwaited_share")
     assert unwaited == (None if use else 1.0)
     work.wait()
     log.wait()
-    assert "unwaited_share" not in reduced.describe(window)
+    assert "unwaited_share" not in works.describe(window, reduced)
+
+
+def test_what_hooks_start_in_a_backward_runs_until_it_is_waited_for(observer: Collectives) -> None:
+    parameter, works = nn.Parameter(torch.ones(3)), []
+    optimizer = torch.optim.SGD([parameter], lr=0.1)
+
+    def start(reduced: torch.Tensor) -> None:
+        works.append(dist.all_reduce(reduced.grad, async_op=True))
+
+    parameter.register_post_accumulate_grad_hook(start)
+    micro_batch = OpenMicroBatch(1)
+    observer.backward_begins(micro_batch, ())
+    parameter.sum().backward()
+    observer.backward_ends(micro_batch, [])
+    window = OptimizerWindow(optimizer)
+    assert observer._works.describe(window, 0) == {"unwaited_share": 1.0}
+    works[0].wait()
+    assert observer._works.describe(window, 0) == {}
 
 
 def test_a_work_that_the_script_drops_is_not_waited_for(observer: Collectives) -> None:
@@ -149,9 +168,9 @@ def test_a_work_that_the_script_drops_is_not_waited_for(observer: Collectives) -
         dist.all_reduce(parameter.grad, async_op=True)  # the ids of these works are used again
     optimizer = torch.optim.SGD(parameters, lr=0.1)
     window = OptimizerWindow(optimizer)
-    assert observer._thread.reduced.describe(window)["unwaited_share"] == 1.0
-    observer._thread.reduced.clear()
-    assert observer._thread.reduced.describe(window) == {}
+    assert observer._works.describe(window, 12)["unwaited_share"] == 1.0
+    observer._works.clear()
+    assert observer._works.describe(window, 0) == {}
 
 
 def test_only_the_model_that_is_in_join_divides_by_the_ranks_that_have_data(
