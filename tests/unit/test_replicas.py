@@ -20,6 +20,7 @@ from gradledger_monitor.rules.ddp.trained_apart import (
     CHANGED,
     NO_LONGER,
     OF_ALL_TOKENS,
+    SHARED_OUT,
 )
 from helpers.facts import facts, judged, record, term
 
@@ -118,6 +119,21 @@ def test_optimizers_of_other_parameters_each_are_not_measured_where_nothing_is_c
     assert coverage[DRIFT].startswith("not_measured: the optimizers of the ranks hold different")
     alike = facts(*(record([term(10, 0.1)], replica=parts[0]) for _ in parts))
     assert not judged([alike]).coverage[DRIFT].startswith("not_measured")
+
+
+def test_optimizers_of_other_parameters_each_have_other_norms_under_ddp() -> None:
+    """ZeRO by hand: DDP averages all gradients, and each rank steps on a part of them."""
+    names = ("body.weight", "head.weight")
+    ranks = []
+    for number, name in enumerate(names, 1):
+        replica = Replica(1, [0], [float(number)], [[4]], [name])
+        fields: dict[str, Any] = {"sync": "averaged", "wrapper": "ddp", "norm": float(number)}
+        made = record([term(10, 1 / 10)], replica=replica, parameters=float(number), **fields)
+        made.micro_batches[0].wrapper, made.micro_batches[0].collectives = "sync", 1
+        ranks.append(made)
+    evaluation = judged([facts(*ranks)])
+    assert finding(evaluation) is None
+    assert evaluation.coverage[DRIFT] == f"not_measured: {SHARED_OUT}"
 
 
 def test_equal_norms_prove_no_omission_only_that_the_replicas_differ() -> None:

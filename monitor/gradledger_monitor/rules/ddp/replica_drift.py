@@ -37,6 +37,7 @@ from gradledger_monitor.rules.ddp.trained_apart import (
     NO_LONGER,
     OF_ALL_TOKENS,
     OF_PARTS,
+    SHARED_OUT,
 )
 from gradledger_monitor.rules.definition import DEFAULTS, Parameter
 from gradledger_monitor.rules.number_text import counted
@@ -182,6 +183,8 @@ class ReplicaDrift(Rule):
         if "replica" in record.missing:
             return not_measured(record.missing["replica"])
         averaged = record.sync == "averaged"
+        if averaged and self._replicas.parts:
+            return Doubt("not_measured", SHARED_OUT)
         self._averages.add(facts)
         self._groups.add(facts)
         if self._averages.mixes and not averaged:

@@ -33,3 +33,7 @@ OF_PARTS = (
     "whether the parameters of one rank are meant to be trained on the data of that rank alone is "
     "not known"
 )
+SHARED_OUT = (
+    "the optimizers of the ranks hold different parameters, as in ZeRO: whether each rank receives "
+    "what the others have updated is not known"
+)
