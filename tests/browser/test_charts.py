@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterator
 
 import pytest
@@ -232,14 +233,15 @@ def test_each_spike_that_a_finding_names_is_marked_on_the_chart_of_norms(page: P
     until(page, f"{NORM}.layout.annotations.map(({{ x }}) => x)", list(JUMPS))
 
 
-LIVE_DOTS = f"{NORM}.data.some(({{ mode, x }}) => mode === 'markers' && x[0] === 3)"
+# a dot is a trace of one point; the crosses of skipped steps have none in these runs
+LIVE_DOTS = f"({NORM}.data ?? []).some(({{ mode, x }}) => mode === 'markers' && x.length === 1)"
+IS_LIVE = "!document.querySelector('#live').hidden"
 
 
 def test_a_run_that_is_sending_has_a_live_dot_until_it_stops(page: Page, service: Service) -> None:
     service.post(batch("sending", [step(n) for n in (1, 2, 3)]))
     opened(page, "sending")
-    expect(page.locator("#live")).to_be_visible()
-    until(page, LIVE_DOTS, True)
+    _send_until_live(page, service, "sending")
     _stop(page)
     until(page, LIVE_DOTS, False)
 
@@ -251,11 +253,27 @@ def test_the_live_dot_leaves_a_chart_that_a_finding_pushed_out_of_sight(
     page.goto("/runs/starting")
     expect(page.locator("#charts[data-ready]")).to_be_visible()
     service.post(batch("starting", [step(n) for n in (1, 2, 3)]))
-    until(page, f"Boolean({NORM}.data) && {LIVE_DOTS}", True)
-    expect(page.locator("#live")).not_to_have_attribute("hidden", "")
+    _send_until_live(page, service, "starting")
     expect(page.locator("#chart-norm")).not_to_be_in_viewport()
     _stop(page)
     until(page, LIVE_DOTS, False)
+
+
+def _send_until_live(page: Page, service: Service, run: str) -> None:
+    """Send further steps until a chart has its live dot.
+
+    A run is live for some seconds after a record, and a slow machine takes longer to open its page.
+    """
+    numbers = itertools.count(4)
+
+    def has_dot() -> bool:
+        if page.evaluate(f"{IS_LIVE} && {LIVE_DOTS}"):
+            return True
+        if not page.evaluate(IS_LIVE):
+            service.post(batch(run, [step(next(numbers))]))
+        return False
+
+    assert eventually(HANGS, has_dot), f"{run} has no live dot"
 
 
 def _stop(page: Page) -> None:
