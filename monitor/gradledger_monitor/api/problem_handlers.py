@@ -11,43 +11,24 @@ from sqlalchemy.exc import DatabaseError, TimeoutError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Match
+from starlette.types import Scope
 
-from gradledger_monitor.api.pages.layout import page
+from gradledger_monitor.api.middleware.origins import SAFE_METHODS
+from gradledger_monitor.api.problem_pages import respond
 from gradledger_monitor.common.problems import Problem, invalid_values
 from gradledger_monitor.ingest.bounds import LimitExceeded
 from gradledger_monitor.store.failures import is_outage
 
 log = logging.getLogger(__name__)
 
-FOR_PROGRAMS = ("/api/", "/static/", "/metrics", "/healthz", "/readyz")
-
 
 async def _on_problem(request: Request, error: Exception) -> Response:
     assert isinstance(error, Problem)
-    return _response(request, error)
+    return respond(request.scope, error)
 
 
-def _response(request: Request, problem: Problem) -> Response:
-    """A page for a person who opens an address in a browser; a problem document otherwise."""
-    opened = request.method == "GET" and "text/html" in request.headers.get("accept", "")
-    if not opened or request.scope["path"].startswith(FOR_PROGRAMS):
-        return problem.response()
-    title = HTTPStatus(problem.status).phrase.capitalize()
-    invalid = [f"{e['field']}: {e['reason']}." for e in problem.members.get("errors", ())]
-    response = page(
-        "not_found.html",
-        problem.status,
-        title=title,
-        hint=" ".join([problem.detail, *invalid]),
-        href="/",
-        link_text="All runs",
-    )
-    response.headers.update(problem.headers)
-    return response
-
-
-async def _on_limit_exceeded(_: Request, error: Exception) -> Response:
-    return Problem(413, str(error)).response()
+async def _on_limit_exceeded(request: Request, error: Exception) -> Response:
+    return respond(request.scope, Problem(413, str(error)))
 
 
 async def _on_http_error(request: Request, error: Exception) -> Response:
@@ -58,7 +39,7 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
     headers = dict(error.headers) if error.headers else None
     if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
         headers = {"Allow": ", ".join(_allowed(request))}
-    return _response(request, Problem(error.status_code, detail, headers))
+    return respond(request.scope, Problem(error.status_code, detail, headers))
 
 
 def _allowed(request: Request) -> list[str]:
@@ -74,20 +55,24 @@ def _allowed(request: Request) -> list[str]:
 async def _on_invalid_request(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     errors = [(".".join(map(str, invalid["loc"])), invalid["msg"]) for invalid in error.errors()]
-    return _response(request, invalid_values(*errors))
+    return respond(request.scope, invalid_values(*errors))
 
 
-async def _on_database_error(_: Request, error: Exception) -> Response:
-    assert isinstance(error, DatabaseError)
-    if not is_outage(error):
+async def _on_database_error(request: Request, error: Exception) -> Response:
+    problem = outage_of(request.scope, error)
+    if problem is None:
         raise error
-    return await _on_database_down(_, error)
+    return respond(request.scope, problem)
 
 
-async def _on_database_down(_: Request, error: Exception) -> Response:
+def outage_of(scope: Scope, error: Exception) -> Problem | None:
+    """The problem for an error which means that the database cannot be used; None for a bug."""
+    is_down = isinstance(error, DatabaseError) and is_outage(error)
+    if not is_down and not isinstance(error, TimeoutError):  # no connection became free
+        return None
     log.error("database error: %s", error)
-    detail = "The database is not available. Nothing of this request was stored; retry after 5 s."
-    return Problem(503, detail, retry_after=5).response()
+    stored = "" if scope["method"] in SAFE_METHODS else "Nothing of this request was stored. "
+    return Problem(503, f"The database is not available. {stored}Retry after 5 s.", retry_after=5)
 
 
 def internal_error(request_id: str) -> Problem:
@@ -103,4 +88,4 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(HTTPException, _on_http_error)
     app.add_exception_handler(RequestValidationError, _on_invalid_request)
     app.add_exception_handler(DatabaseError, _on_database_error)
-    app.add_exception_handler(TimeoutError, _on_database_down)  # no database connection became free
+    app.add_exception_handler(TimeoutError, _on_database_error)

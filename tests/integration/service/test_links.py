@@ -170,4 +170,4 @@ def test_a_finding_of_another_optimizer_is_linked_to(tmp_path: Path) -> None:
 
 def test_a_filter_of_the_inbox_that_is_too_long_is_named(service: Service) -> None:
     response = get(service, f"/findings?assignee={'x' * 257}")
-    assert response.status_code == 422 and "query.assignee: String should" in response.text
+    assert response.status_code == 422 and "assignee: String should" in response.text

@@ -20,12 +20,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from gradledger_monitor.alerts.links import LINK_PATH
 from gradledger_monitor.api.app_state import State, state_of
 from gradledger_monitor.api.middleware.credentials import COOKIE, Caller, caller
-from gradledger_monitor.api.middleware.origins import SAFE_METHODS
+from gradledger_monitor.api.middleware.origins import SAFE_METHODS, STATIC
+from gradledger_monitor.api.problem_pages import respond
 from gradledger_monitor.common.problems import Problem
 from gradledger_monitor.store.admin.tokens import Token
 
 PUBLIC = ("/healthz", "/readyz", "/login", "/logout")
-STATIC = "/static/"
 RECORDS = "/api/v1/records"
 WITHOUT_LOGIN = ("/api/", "/metrics")  # clients of these cannot use the login page
 
@@ -52,7 +52,7 @@ class Access:
             try:
                 refusal = await _refusal(Request(scope))
             except Problem as problem:
-                refusal = problem.response()
+                refusal = respond(scope, problem)
             if refusal is not None:
                 return await refusal(scope, receive, send)
         await self._app(scope, receive, send)

@@ -33,6 +33,18 @@ class Caller:
 caller: ContextVar[Caller | None] = ContextVar("caller", default=None)  # of the current request
 
 
+def logged_in() -> bool:
+    """Whether the caller is logged in with a browser."""
+    current = caller.get()
+    return current is not None and current.is_browser
+
+
+def may_change() -> bool:
+    """Whether the caller may change settings and findings."""
+    current = caller.get()
+    return current is None or current.token.allows("admin")
+
+
 def token_name() -> str | None:
     """The name of the caller's token, if the service requires one."""
     current = caller.get()

@@ -13,9 +13,11 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gradledger_monitor.api.app_state import state_of
+from gradledger_monitor.api.problem_pages import respond
 from gradledger_monitor.common.hosts import host_from_header, is_own_host
 from gradledger_monitor.common.problems import Problem
 
+STATIC = "/static/"
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 
 
@@ -26,9 +28,15 @@ class HostCheck:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or _names_this_service(scope):
+        if scope["type"] != "http" or _is_public(scope) or _names_this_service(scope):
             return await self._app(scope, receive, send)
-        await _host_problem(Headers(scope=scope).get("host", "")).response()(scope, receive, send)
+        problem = _host_problem(Headers(scope=scope).get("host", ""))
+        await respond(scope, problem)(scope, receive, send)
+
+
+def _is_public(scope: Scope) -> bool:
+    """Whether anybody may read it: the page of a refusal needs its style sheet."""
+    return bool(scope["path"].startswith(STATIC))
 
 
 def _names_this_service(scope: Scope) -> bool:
@@ -71,7 +79,7 @@ class SameOriginCheck:
         problem = Problem(
             403, "A page of another site sent this request. Send it from a page of this service."
         )
-        await problem.response()(scope, receive, send)
+        await respond(scope, problem)(scope, receive, send)
 
 
 def _is_same_origin(scope: Scope) -> bool:

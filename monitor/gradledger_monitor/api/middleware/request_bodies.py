@@ -9,6 +9,7 @@ from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from gradledger_monitor.api.problem_pages import respond
 from gradledger_monitor.common.problems import Problem
 from gradledger_monitor.ingest.admission import Reserve
 
@@ -30,13 +31,15 @@ class BodyLimit:
             problem = _size_problem(Headers(scope=scope))
         if problem is None:
             return await self._app(scope, receive, send)
-        await problem.response()(scope, receive, send)
+        await respond(scope, problem)(scope, receive, send)
 
 
 def _size_problem(headers: Headers) -> Problem | None:
     if "transfer-encoding" in headers:
         return Problem(411, "The body has no Content-Length. Send it without Transfer-Encoding.")
     if int(headers.get("content-length", 0)) > MAX_OTHER_BYTES:  # the server checked its form
+        if headers.get("content-type", "").startswith("application/x-www-form-urlencoded"):
+            return Problem(413, f"The form is larger than {MAX_OTHER_BYTES:,} bytes. Shorten it.")
         return _too_large(MAX_OTHER_BYTES)
     return None
 

@@ -14,7 +14,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gradledger_monitor.api.app_state import state_of
 from gradledger_monitor.api.middleware.credentials import caller
-from gradledger_monitor.api.problem_handlers import internal_error
+from gradledger_monitor.api.problem_handlers import internal_error, outage_of
+from gradledger_monitor.api.problem_pages import respond
 from gradledger_monitor.telemetry.logs import request_id
 
 log = logging.getLogger(__name__)
@@ -53,10 +54,13 @@ class RequestLog:
             ):  # otherwise it is already counted
                 client = scope.get("client")
                 state_of(scope).connection_log.count("aborted", client[0] if client else "")
-        except Exception:
+        except Exception as error:
+            outage = None if status else outage_of(scope, error)
             if not status:
-                await internal_error(id_).response()(scope, receive, send_with_id)
-            raise  # uvicorn logs it, with the id
+                problem = outage or internal_error(id_)
+                await respond(scope, problem)(scope, receive, send_with_id)
+            if outage is None:
+                raise  # uvicorn logs it, with the id
         finally:
             _record(scope, status, time.perf_counter() - began)
 

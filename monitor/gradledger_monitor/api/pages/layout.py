@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from fastapi import Path, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
 
-from gradledger_monitor.api.middleware.credentials import caller
+from gradledger_monitor.api.middleware.credentials import caller, logged_in, may_change
 from gradledger_monitor.api.middleware.origins import origin
 from gradledger_web.rendering import render
 
@@ -24,18 +24,6 @@ def page(template: str, status: int = 200, **context: Any) -> HTMLResponse:
     return HTMLResponse(render(template, **user, **context), status, HEADERS)
 
 
-def logged_in() -> bool:
-    """Whether the caller is logged in with a browser."""
-    current = caller.get()
-    return current is not None and current.is_browser
-
-
-def may_change() -> bool:
-    """Whether the caller may change settings and findings."""
-    current = caller.get()
-    return current is None or current.token.allows("admin")
-
-
 def run_command(request: Request) -> str:
     """What a person types to send a training to this service."""
     url = origin(request.scope)
@@ -46,7 +34,7 @@ def run_command(request: Request) -> str:
 
 def not_found(title: str, hint: str, href: str = "/", link_text: str = "All runs") -> HTMLResponse:
     """The not-found page, with a link to another page."""
-    return page("not_found.html", 404, title=title, hint=hint, href=href, link_text=link_text)
+    return page("problem.html", 404, title=title, hint=hint, links=[(href, link_text)])
 
 
 def no_run(run: str) -> HTMLResponse:

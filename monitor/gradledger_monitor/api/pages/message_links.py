@@ -17,6 +17,7 @@ from gradledger_monitor.alerts.links import LINK_PATH, InvalidLink, LinkTarget
 from gradledger_monitor.alerts.snooze import SNOOZE_PERIODS, snooze_seconds
 from gradledger_monitor.api.app_state import State, StateDep
 from gradledger_monitor.api.forms import MAX_NAME, MAX_NOTE, Form, read_form
+from gradledger_monitor.api.problem_pages import ALL_RUNS
 from gradledger_monitor.common.sanitize import printable
 from gradledger_monitor.model.findings import Acknowledgement, Finding
 from gradledger_monitor.store.alerts import acknowledgements
@@ -96,5 +97,5 @@ def _finding(state: State, target: LinkTarget) -> tuple[queries.RunRow, Finding]
 
 def _not_found(reason: str) -> HTMLResponse:
     context = {"title": "Finding not found", "hint": f"{printable(reason)}."}
-    page = render("not_found.html", **context, href="/", link_text="All runs", logged_in=False)
+    page = render("problem.html", **context, links=[ALL_RUNS], logged_in=False)
     return HTMLResponse(page, 404, _HEADERS)

@@ -13,7 +13,8 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 
 from gradledger_monitor.api.app_state import State, StateDep
 from gradledger_monitor.api.forms import MAX_NAME, read_form
-from gradledger_monitor.api.pages.layout import may_change, not_found, page, redirect
+from gradledger_monitor.api.middleware.credentials import may_change
+from gradledger_monitor.api.pages.layout import not_found, page, redirect
 from gradledger_monitor.api.routes import overrides
 from gradledger_monitor.api.routes.overrides import RetentionDocument, RulesDocument
 from gradledger_monitor.config.redaction import redacted
