@@ -105,3 +105,64 @@ def test_a_zoom_is_at_full_resolution_on_every_axis(page: Page) -> None:
         until(page, IN_SIGHT, shown)
         page.get_by_role("button", name="Reset zoom").click()
         until(page, f"{plot}.data.every(({{ x }}) => x.length < 1_300)", True)
+
+
+def legend(page: Page, chart: str) -> list[str]:
+    """The entries of the legend of a chart: the name of each run, and its value."""
+    entries = page.locator(f"#chart-{chart} .legend li").all_inner_texts()
+    return [" ".join(entry.split()) for entry in entries]
+
+
+def test_the_legends_have_the_values_under_the_pointer_at_one_step_of_all_charts(
+    page: Page,
+) -> None:
+    page.goto("/compare?run=wrong&run=right")
+    expect(page.locator("#charts[data-ready]")).to_be_visible()
+    assert legend(page, "tokens") == ["before 40", "after 100"]  # the last ones
+    plot = page.locator("#chart-misallocation .nsewdrag")
+    plot.scroll_into_view_if_needed()
+    box = plot.bounding_box()
+    assert box is not None
+    for fraction, label, values in (
+        (0.0, "step 1", ["before 25.0%", "after 0%"]),
+        (0.6, "step 5", ["before 25.0%", "after \N{EN DASH}"]),  # the run has two steps
+    ):
+        page.mouse.move(box["x"] + 2 + fraction * (box["width"] - 4), box["y"] + 40)
+        lines = page.locator("#charts .crosshair")
+        expect(lines).to_have_count(page.locator("#charts .js-plotly-plot").count())
+        assert {line.get_attribute("data-label") for line in lines.all()} == {label}
+        assert legend(page, "misallocation") == values
+    page.mouse.move(0, 0)
+    expect(page.locator("#charts .crosshair")).to_have_count(0)
+
+
+def test_a_chart_of_a_comparison_has_the_tools_of_one_of_a_run(page: Page) -> None:
+    page.goto("/compare?run=wrong&run=right")
+    expect(page.locator("#charts[data-ready]")).to_be_visible()
+    plot = 'document.querySelector("#chart-tokens .plot")'
+    chart = page.locator("#chart-tokens")
+    log = chart.get_by_role("button", name="log")
+    before = page.evaluate(f"{plot}.layout.yaxis.type")
+    log.click()
+    expect(log).to_have_attribute("aria-pressed", "true" if before == "linear" else "false")
+    assert page.evaluate(f"{plot}.layout.yaxis.type") != before
+    with page.expect_download() as download:
+        chart.get_by_role("button", name="CSV").click()
+    rows = download.value.path().read_text().splitlines()
+    assert rows[:2] == ["run,first,step,tokens_total,time,tokens", "wrong,1,1,40,1001,40"]
+    assert len(rows) == 1 + 8 + 2
+    with page.expect_download() as download:
+        chart.get_by_role("button", name="PNG").click()
+    assert download.value.path().read_bytes().startswith(b"\x89PNG")
+    chart.get_by_role("button", name="Show before").click()
+    until(page, f"{plot}.data.map(({{ name }}) => name)", ["after"])
+
+
+def test_smoothing_applies_to_each_run_and_not_to_the_learning_rate(page: Page) -> None:
+    page.goto("/compare?run=quick&run=slow")
+    expect(page.locator("#charts[data-ready]")).to_be_visible()
+    page.get_by_label("Smoothing").select_option("50")
+    names = 'document.querySelector("#chart-{} .plot").data.map(({{ name }}) => name)'
+    smoothed = [name for run in ("quick", "slow") for name in (run, f"{run}, mean of 50 steps")]
+    until(page, names.format("norm"), smoothed)
+    until(page, names.format("lr"), ["quick", "slow"])

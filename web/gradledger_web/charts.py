@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from fnmatch import fnmatchcase
+from itertools import cycle
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from gradledger_web import formatting
@@ -293,20 +294,40 @@ _COMPARED = {
 }
 
 
-def comparison_charts() -> list[Figure]:
-    """The charts of the compare page: one figure in each, one line for each run."""
+_DASHES = ("solid", "dash", "dot", "dashdot")  # where curves coincide, both are visible
+
+
+def comparison_charts(runs: Sequence[str]) -> list[Chart]:
+    """The charts of the compare page: one figure in each, its id, and one line for each run."""
     charts = {chart.id: chart for chart in (*RUN_CHARTS, _LR_CHART)}
     return [
-        {
-            "id": figure,
-            "title": title,
-            "layout": _layout(charts[chart_id].yaxis),
-            "minimum_range": charts[chart_id].minimum_range,
-            "from_zero": charts[chart_id].from_zero,
-            "log_if_wide": charts[chart_id].log_if_wide,
-        }
+        replace(
+            charts[chart_id],
+            id=figure,
+            title=title,
+            hint="",
+            series=_lines_of_runs(charts[chart_id], figure, runs),
+            fraction=None,
+            markers=None,
+        )
         for figure, (title, chart_id) in _COMPARED.items()
     ]
+
+
+def _lines_of_runs(chart: Chart, figure: str, runs: Sequence[str]) -> tuple[Series, ...]:
+    of_run = next(series for series in chart.series if series.key == figure)
+    colours = zip(PALETTE, cycle(_DASHES), strict=False)
+    return tuple(
+        Series(
+            str(index),
+            run,
+            colour,
+            dash=dash,
+            number_format=of_run.number_format,
+            stepped=of_run.stepped,
+        )
+        for index, (run, (colour, dash)) in enumerate(zip(runs, colours, strict=False))
+    )
 
 
 def charts_of_rule(rule: str) -> list[str]:

@@ -93,6 +93,17 @@ export function csvOfCurves({ columns }, figures) {
 }
 
 /**
+ * One figure of several runs in rows.
+ * @param {{id: string, curves: Curves}[]} runs
+ * @param {string} figure
+ */
+export function csvOfRuns(runs, figure) {
+  const names = ["first", "step", "tokens_total", "time", figure];
+  const rows = runs.flatMap(({ id, curves: { columns } }) => columns.step.map((_, index) => [id, ...names.map((name) => columns[name]?.[index])]));
+  return csvText([["run", ...names], ...rows]);
+}
+
+/**
  * The points of traces in rows.
  * @param {Trace[]} traces
  */

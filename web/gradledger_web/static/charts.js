@@ -159,7 +159,7 @@ function lineTraces(series, curves, unit, window) {
     ...(series.fill && { fill: "tonexty", fillcolor: `${series.colour}26` }),
   };
   if (series.fill || series.stepped) return [line];
-  if (window && series.key !== "lr") return smoothed(line, means, curves.columns.steps, window);
+  if (window && series.key !== "lr") return smoothed(line, means, curves.columns.steps, window, series.number_format);
   if (!lows || !highs) return [line];
   return [edge(x, lows, series.colour, { yaxis }), edge(x, highs, series.colour, { yaxis, fill: "tonexty", fillcolor: `${series.colour}2e` }), line];
 }
@@ -170,12 +170,13 @@ function lineTraces(series, curves, unit, window) {
  * @param {(number | null)[]} values
  * @param {number[]} steps
  * @param {number} window
+ * @param {NumberFormat} format
  * @returns {Trace[]}
  */
-function smoothed(line, values, steps, window) {
+export function smoothed(line, values, steps, window, format) {
   const y = slidingMean(values, steps, window);
   const raw = { ...line, mode: "lines", opacity: 0.3, line: { ...line.line, width: 1 } };
-  return [raw, { ...line, y, mode: "lines", name: `${line.name}, mean of ${window} steps`, customdata: y.map((value) => formatNumber(value)), line: { ...line.line, width: 2 } }];
+  return [raw, { ...line, y, mode: "lines", name: `${line.name}, mean of ${window} steps`, customdata: y.map((value) => formatNumber(value, format)), line: { ...line.line, width: 2 } }];
 }
 
 /**

@@ -1,20 +1,29 @@
 // The compare page: one figure in each chart, one line for each run, one x-range for all charts.
 
-import { draw, formatNumber, layoutOf, specOf } from "./charts.js";
+import { connectTools, csvOfRuns, sized } from "./chart_tools.js";
+import { draw, formatNumber, layoutOf, smoothed, specOf } from "./charts.js";
+import { drawCrosshair, nearest, pointedX } from "./crosshair.js";
 import { Curves, fetchJson, interpolate } from "./curves.js";
+import { HiddenLines, lastText, pointText, stepsText } from "./legend.js";
 import { all, one } from "./page.js";
 
 /** @typedef {import("./curves.js").Unit} Unit */
 /** @typedef {import("./curves.js").Range} Range */
-/** @typedef {{id: string, name: string, colour: string, series: string}} Source */
-/** @typedef {{plot: any, spec: {id: string, layout: any, minimum_range: Range | null, from_zero: boolean, log_if_wide: boolean}}} Chart */
+/** @typedef {import("./charts.js").Spec} Spec */
+/** @typedef {import("./charts.js").Trace} Trace */
+/** @typedef {{id: string, series: string}} Source */
+
+/**
+ * spec.id: the figure of the chart; its series are the runs.
+ * @typedef {{plot: any, box: HTMLElement, spec: Spec}} Chart
+ */
 
 /** @type {Source[]} */
 const sources = JSON.parse(one("#sources").textContent ?? "");
 const section = one("#charts");
 const reset = one("#reset-zoom");
 /** @type {Chart[]} */
-const charts = all(".plot", section).map((plot) => ({ plot, spec: specOf(plot) }));
+const charts = all(".plot", section).map((plot) => ({ plot, box: /** @type {HTMLElement} */ (plot.closest(".chart")), spec: specOf(plot) }));
 const figures = charts.map(({ spec }) => spec.id).join(",");
 
 /** wholes: each run at the resolution of the whole; shown: each run at the resolution of the zoom. */
@@ -23,7 +32,11 @@ const state = {
   range: /** @type {Range | null} */ (null),
   wholes: /** @type {Curves[]} */ ([]),
   shown: /** @type {Curves[]} */ ([]),
+  pointed: /** @type {number | null} */ (null), // x under the pointer
+  smoothing: 0, // in steps
+  log: /** @type {Map<string, boolean>} */ (new Map()), // of the charts whose axis was switched, by id
 };
+const hidden = new HiddenLines(section, (box) => redraw(charts.filter((chart) => chart.box === box)));
 
 /** @param {(index: number) => string} extraQuery */
 function load(extraQuery = () => "") {
@@ -52,7 +65,7 @@ function stepsIn(range, whole, index) {
   if (!whole.length) return [0, 0];
   const [first, last] = range.map((x) => interpolate(x, xOf(whole, index), whole.x("step")));
   const margin = Math.ceil((last - first) / 20) + 1;
-  return [Math.max(Math.floor(first) - margin, 0), Math.ceil(last) + margin];
+  return [Math.max(Math.floor(first) - Math.max(margin, state.smoothing), 0), Math.ceil(last) + margin];
 }
 
 /** @returns {Range} */
@@ -64,30 +77,99 @@ function ends() {
   return Number.isFinite(least) ? [least - margin, most + margin] : [0, 1];
 }
 
-/** @param {Chart} chart */
-function tracesOf({ spec }) {
-  return state.shown.map((curves, index) => {
+const shownRange = () => state.range ?? ends();
+
+// ------------------------------------------------------------------ drawing
+
+/**
+ * @param {Chart} chart
+ * @returns {Trace[]}
+ */
+function chartTraces({ box, spec }) {
+  return spec.series.flatMap((series, index) => {
+    if (hidden.has(box, series.key)) return [];
+    const curves = state.shown[index];
     const y = curves.column(spec.id) ?? [];
     const x = xOf(curves, index);
-    const name = `${sources[index].name} (${sources[index].id})`;
-    // later runs are thinner and dashed: where curves coincide, the earlier ones show through
-    const line = { color: sources[index].colour, width: index ? 1.75 : 3, dash: ["solid", "dash", "dot", "dashdot"][index % 4] };
-    const mode = x.length > 120 ? "lines" : "lines+markers";
-    return { x, y, type: "scatter", mode, name, line, marker: { size: 4 }, customdata: y.map((value) => formatNumber(value)), hovertemplate: "%{customdata}" };
+    const line = {
+      x,
+      y,
+      type: "scatter",
+      mode: x.length > 120 ? "lines" : "lines+markers",
+      name: series.label,
+      // later runs are thinner and dashed: where curves coincide, the earlier ones show through
+      line: { color: series.colour, width: index ? 1.75 : 3, dash: series.dash, shape: series.stepped ? "hv" : "linear" },
+      marker: { size: 4, color: series.colour },
+      customdata: y.map((value) => formatNumber(value, series.number_format)),
+      hovertemplate: "%{customdata}",
+    };
+    return state.smoothing && !series.stepped && spec.id !== "lr" ? smoothed(line, y, curves.columns.steps, state.smoothing, series.number_format) : [line];
   });
 }
 
-async function redraw() {
-  const range = state.range ?? ends();
-  for (const chart of charts) {
-    const data = tracesOf(chart);
-    chart.plot.closest(".chart").hidden = !data.some(({ y }) => y.some((value) => value !== null));
-    const layout = layoutOf(chart.spec, state.unit === "time" ? "step" : state.unit, range, [], data);
-    if (state.unit === "time") Object.assign(layout.xaxis, { tickformat: "~g", tickprefix: "", ticksuffix: " h", unifiedhovertitle: { text: "%{x:.2f} hours" } });
-    await draw(chart.plot, { data, layout });
-    addZoomListeners(chart.plot);
-  }
+/**
+ * @param {Chart} chart
+ * @param {Trace[]} traces
+ */
+function chartLayout({ box, spec }, traces) {
+  const layout = layoutOf(spec, state.unit === "time" ? "step" : state.unit, shownRange(), [], traces, state.log.get(spec.id));
+  if (state.unit === "time") Object.assign(layout.xaxis, { tickformat: "~g", tickprefix: "", ticksuffix: " h", unifiedhovertitle: { text: "%{x:.2f} hours" } });
+  return sized(box, layout);
 }
+
+/** @param {Chart} chart */
+const hasLogAxis = ({ plot }) => plot.layout?.yaxis?.type === "log";
+
+async function redraw(some = charts) {
+  await Promise.all(
+    some.map(async (chart) => {
+      const { plot, box } = chart;
+      if (box.hidden) return;
+      const data = chartTraces(chart);
+      await draw(plot, { data, layout: chartLayout(chart, data) });
+      box.querySelector("[data-tool=log]")?.setAttribute("aria-pressed", String(hasLogAxis(chart)));
+      addZoomListeners(plot);
+    }),
+  );
+  showPointed();
+}
+
+// ------------------------------------------------------------------ values under the pointer
+
+/** @param {PointerEvent} event */
+function point(event) {
+  if (event.buttons) return; // a drag selects a range
+  state.pointed = pointedX(event, shownRange());
+  showPointed();
+}
+
+function showPointed() {
+  const xs = state.shown.map(xOf);
+  const indexes = xs.map((each) => (state.pointed === null ? null : nearest(state.pointed, each)));
+  const points = indexes.flatMap((index, run) => (index === null ? [] : [{ run, index, x: xs[run][index], distance: Math.abs(xs[run][index] - (state.pointed ?? 0)) }]));
+  const closest = points.length ? points.reduce((best, each) => (each.distance < best.distance ? each : best)) : null;
+  drawCrosshair(section, closest?.x ?? null, shownRange(), closest ? stepsText(state.shown[closest.run], closest.index) : "");
+  for (const { box, spec } of charts)
+    for (const output of all("[data-last]", box)) {
+      const run = Number(output.dataset.last);
+      output.textContent = closest ? valueText(spec, run, indexes[run], xs[run], closest.x) : lastText(state.wholes[run].column(spec.id) ?? [], state.wholes[run].columns.step, spec.series[run].number_format);
+    }
+}
+
+/**
+ * The value of a run at the crosshair; none where the run has not begun, or has ended.
+ * @param {Spec} spec
+ * @param {number} run
+ * @param {number | null} index of its nearest point
+ * @param {number[]} xs of its points
+ * @param {number} x of the crosshair
+ */
+function valueText(spec, run, index, xs, x) {
+  if (index === null || x < xs[0] || x > xs[xs.length - 1]) return "–";
+  return pointText(state.shown[run], spec.id, index, spec.series[run].number_format);
+}
+
+// ------------------------------------------------------------------ zooming
 
 /** @param {Range | null} range */
 async function show(range) {
@@ -115,12 +197,26 @@ function addZoomListeners(plot) {
   plot.on("plotly_doubleclick", () => show(null));
 }
 
+// ------------------------------------------------------------------ start
+
 state.wholes = state.shown = await load();
+for (const chart of charts) {
+  const switchLog = () => redraw([(state.log.set(chart.spec.id, !hasLogAxis(chart)), chart)]);
+  const csv = () => csvOfRuns(sources.map(({ id }, index) => ({ id, curves: state.shown[index] })), chart.spec.id);
+  connectTools(chart.box, { redraw: () => redraw([chart]), switchLog, csv, traces: () => chartTraces(chart), layout: () => chartLayout(chart, chartTraces(chart)) });
+}
 for (const input of all("[name=unit]", section))
   input.addEventListener("change", () => {
     state.unit = /** @type {Unit} */ (/** @type {HTMLInputElement} */ (input).value);
+    state.pointed = null;
     show(null);
   });
+one("#smoothing").addEventListener("change", (event) => {
+  state.smoothing = Number(/** @type {HTMLSelectElement} */ (event.target).value);
+  show(state.range);
+});
+section.addEventListener("pointermove", point);
+section.addEventListener("pointerleave", point);
 reset.addEventListener("click", () => show(null));
 await redraw();
 section.dataset.ready = "";

@@ -4,6 +4,7 @@ import { connectTools, csvOfCurves, csvOfTraces, sized } from "./chart_tools.js"
 import { draw, evaluationTraces, findingMarks, findingShapes, formatNumber, heatTraces, layoutOf, liveTraces, objectiveTraces, specOf, tracesOf, within } from "./charts.js";
 import { drawCrosshair, nearest, pointedX } from "./crosshair.js";
 import { Curves, derived, fetchJson } from "./curves.js";
+import { HiddenLines, lastText, pointText, stepsText } from "./legend.js";
 import { all, keepInPlace, one, refresh } from "./page.js";
 
 /** @typedef {import("./curves.js").Unit} Unit */
@@ -73,12 +74,12 @@ const state = {
   pointed: /** @type {number | null} */ (null), // x under the pointer
   smoothing: 0, // in steps
   log: /** @type {Map<string, boolean>} */ (new Map()), // of the charts whose axis was switched, by id
-  hidden: /** @type {Set<string>} */ (new Set()), // lines that are switched off: chart and line
   evaluations: /** @type {Record<string, {step: number[], mean: (number | null)[]}>} */ ({}),
   objectives: /** @type {import("./charts.js").Objective[]} */ ([]),
   pattern: /** @type {{step: number[], collectives: (number | null)[][]}} */ ({ step: [], collectives: [] }),
 };
 
+const hidden = new HiddenLines(section, (box) => redraw(charts.filter((chart) => chart.box === box)));
 const shownCurves = () => state.zoomed ?? state.whole;
 /** @returns {Range} */
 const shownRange = () => state.range ?? state.whole.ends(state.unit);
@@ -140,30 +141,13 @@ const findings = () => JSON.parse(one("#spans").textContent ?? "");
  * @param {Chart} chart
  * @returns {Trace[]}
  */
-function chartTraces({ spec }) {
-  const isShown = (/** @type {string} */ line) => !state.hidden.has(lineKey(spec.id, line));
+function chartTraces({ box, spec }) {
+  const isShown = (/** @type {string} */ line) => !hidden.has(box, line);
   if (spec.id === "evaluations") return evaluationTraces(state.evaluations, palette, state.whole, state.unit).filter(({ name }) => isShown(name)).map(inRange);
   if (spec.id === "collectives") return heatTraces(state.pattern, state.whole, state.unit);
   if (spec.objective_metric) return objectiveTraces(spec, state.objectives, palette, state.whole, state.unit).filter(({ name }) => isShown(name)).map(inRange);
   const shown = { ...spec, series: spec.series.filter(({ key }) => isShown(key)) };
   return [...(isLive() && !state.range ? liveTraces(shown, state.whole, state.unit) : []), ...tracesOf(shown, shownCurves(), state.unit, state.smoothing)];
-}
-
-/**
- * @param {string} chart
- * @param {string} line
- */
-const lineKey = (chart, line) => `${chart} ${line}`;
-
-/** @param {Event} event a click on an entry of a legend */
-function toggleLine(event) {
-  const button = /** @type {HTMLElement | null} */ (event.target instanceof Element && event.target.closest("[data-line]"));
-  const chart = charts.find(({ box }) => button && box.contains(button));
-  if (!button || !chart) return;
-  const key = lineKey(chart.spec.id, button.dataset.line ?? "");
-  if (!state.hidden.delete(key)) state.hidden.add(key);
-  button.setAttribute("aria-pressed", String(!state.hidden.has(key)));
-  redraw([chart]);
 }
 
 /** @param {Trace} trace */
@@ -255,9 +239,7 @@ function showPointed() {
   const curves = shownCurves();
   const xs = curves.x(state.unit);
   const index = nearest(state.pointed, xs);
-  const { first, step, steps } = curves.columns;
-  const label = index === null ? "" : steps[index] > 1 ? `steps ${first[index].toLocaleString("en")}–${step[index].toLocaleString("en")}` : `step ${step[index].toLocaleString("en")}`;
-  drawCrosshair(section, index === null ? null : xs[index], shownRange(), label);
+  drawCrosshair(section, index === null ? null : xs[index], shownRange(), index === null ? "" : stepsText(curves, index));
   showLegendValues(index);
 }
 
@@ -268,10 +250,10 @@ function showLegendValues(index) {
   for (const output of all("[data-last]", section)) {
     const key = output.dataset.last ?? "";
     const values = derived(state.whole, key) ?? [];
-    const last = values.findLastIndex((value) => value !== null);
-    output.textContent = index === null ? lastText(values, last, series.get(key)?.number_format) : pointText(key, index, series.get(key)?.number_format);
+    const format = series.get(key)?.number_format;
+    output.textContent = index === null ? lastText(values, state.whole.columns.step, format) : pointText(shownCurves(), key, index, format);
     // a line without data has no entry; before it is fetched, hiding it would take the focus away
-    output.parentElement?.toggleAttribute("hidden", state.complete && last < 0);
+    output.parentElement?.toggleAttribute("hidden", state.complete && values.every((value) => value === null));
   }
   for (const output of all("[data-fraction]", section)) {
     const mean = shownCurves().mean(output.dataset.fraction ?? "", shownRange(), state.unit);
@@ -280,30 +262,6 @@ function showLegendValues(index) {
   }
   const pointedStep = index === null ? null : shownCurves().columns.step[index];
   for (const list of all("[data-names]", section)) showNames(list, namedValues(list.dataset.names, pointedStep));
-}
-
-/**
- * The last value of a figure, with its step if later ones did not measure it.
- * @param {(number | null)[]} values
- * @param {number} index of the last value; -1 if there is none
- * @param {import("./charts.js").NumberFormat | undefined} format
- */
-function lastText(values, index, format) {
-  const text = formatNumber(values[index], format);
-  return index < 0 || index === values.length - 1 ? text : `${text} (step ${state.whole.columns.step[index].toLocaleString("en")})`;
-}
-
-/**
- * The value of a figure at a point, with its extremes if the point stands for several steps.
- * @param {string} key
- * @param {number} index
- * @param {import("./charts.js").NumberFormat | undefined} format
- */
-function pointText(key, index, format) {
-  const curves = shownCurves();
-  const text = formatNumber((derived(curves, key) ?? [])[index], format);
-  const [low, high] = ["low", "high"].map((edge) => curves.column(`${key}_${edge}`)?.[index] ?? null);
-  return low === null || low === high ? text : `${text} (${formatNumber(low, format)} to ${formatNumber(high, format)})`;
 }
 
 /**
@@ -471,7 +429,6 @@ for (const chart of charts) {
   const switchLog = () => redraw([(state.log.set(chart.spec.id, !hasLogAxis(chart)), chart)]);
   connectTools(chart.box, { redraw: () => redraw([chart]), switchLog, csv: () => csvOf(chart), traces: () => chartTraces(chart), layout: () => chartLayout(chart, chartTraces(chart)) });
 }
-section.addEventListener("click", toggleLine);
 section.addEventListener("pointermove", point);
 section.addEventListener("pointerleave", point);
 redraw(nearCharts);

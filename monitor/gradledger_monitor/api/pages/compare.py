@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from statistics import median
 from typing import Annotated, Any
@@ -48,8 +49,9 @@ def compare(store: StoreDep, run: Runs = None) -> HTMLResponse:
         colours=charts.PALETTE,
         tables=_tables(runs),
         changes=run_diff.changes(runs),
-        charts=charts.comparison_charts(),
-        sources=[_source(r.run, colour) for r, colour in zip(runs, charts.PALETTE, strict=False)],
+        charts=charts.comparison_charts(_labels(runs)),
+        with_data={name for r in runs for name, value in r.medians.items() if value is not None},
+        sources=[_source(compared.run) for compared in runs],
     )
 
 
@@ -83,6 +85,16 @@ def _tables(runs: list[ComparedRun]) -> list[tuple[str, list[run_diff.DiffRow]]]
     return [(title, rows) for title, rows in tables if rows]
 
 
-def _source(run: RunRow, colour: str) -> dict[str, Any]:
-    series = f"/api/v1/runs/{segment(run.id)}/series"
-    return {"id": run.id, "name": run.name, "colour": colour, "series": series}
+def _labels(runs: list[ComparedRun]) -> list[str]:
+    """The names of the runs; with the id where several have the same name."""
+    names = Counter(compared.run.name for compared in runs)
+    return [
+        compared.run.name
+        if names[compared.run.name] == 1
+        else f"{compared.run.name} ({compared.run.id})"
+        for compared in runs
+    ]
+
+
+def _source(run: RunRow) -> dict[str, Any]:
+    return {"id": run.id, "series": f"/api/v1/runs/{segment(run.id)}/series"}
