@@ -31,6 +31,19 @@ def test_the_run_page_shows_the_bug_its_size_and_its_fix(page: Page, service: Se
     assert page.evaluate("navigator.clipboard.readText()").strip() == fix.strip()
 
 
+def test_an_open_page_of_a_run_that_died_has_no_speed_beside_lost(
+    page: Page, service: Service
+) -> None:
+    service.post(batch("killed", steps(1, 20), config={"max_steps": 400}))
+    open_run(page, "killed", 20)
+    verdict = page.locator("#verdict")
+    expect(verdict.get_by_text("1 step/s")).to_be_visible()
+    page.evaluate("document.querySelector('#verdict .seen').dataset.seen = '1'")
+    expect(verdict.get_by_text("lost")).to_be_visible()
+    expect(verdict.get_by_text("1 step/s")).to_be_hidden()
+    expect(verdict.get_by_text("ETA")).to_be_hidden()
+
+
 def test_charts_grow_without_a_reload_and_keep_the_zoom_until_it_is_reset(
     page: Page, service: Service
 ) -> None:

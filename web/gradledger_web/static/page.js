@@ -103,7 +103,10 @@ function updateTimes(root = document) {
     const live = !("ended" in seen.dataset) && now - Number(seen.dataset.seen) < LIVE_SECONDS;
     seen.classList.toggle("is-live", live);
     const lost = now - Number(seen.dataset.seen) > LOST_SECONDS;
-    for (const label of all("[data-lost]", seen)) label.hidden = !lost; // only a run without an end has one
+    for (const label of all("[data-lost]", seen)) {
+      label.hidden = !lost; // only a run without an end has one
+      seen.classList.toggle("is-lost", lost);
+    }
   }
 }
 
