@@ -54,7 +54,7 @@ def _report(sent: dict[str, float], receiver: Receiver) -> None:
     came = {one["body"]["data"]["run"]["id"]: one["at"] for one in reversed(receiver.got())}
     waits = sorted(came[name] - at for name, at in sent.items())
     median, late = statistics.median(waits), waits[int(len(waits) * 0.95)]
-    print(f"{len(waits)} errors alerted: median {median:.3f} s, 95 % within {late:.3f} s")
+    print(f"{len(waits)} errors alerted: median {median:.3f} s, 95% within {late:.3f} s")
     print(f"target: median under {TARGET_SECONDS:g} s, {'met' if median < 2 else 'missed'}")
 
 

@@ -35,7 +35,7 @@ class Measure:
     def cells(self) -> tuple[str, str, str, str, str, str]:
         """The row of a table."""
         verdict = {None: "", True: "met", False: "missed"}[self.holds]
-        measured = f"{shown(self.value, self.unit)} {self.unit}".strip()
+        measured = with_unit(shown(self.value, self.unit), self.unit)
         return self.name, measured, self._half, self.floor, self.goal, verdict
 
     @property
@@ -69,8 +69,13 @@ def below(measure: Measure, limit: float | None) -> Measure:
     """The measurement with the goal to stay under a limit."""
     if limit is None:
         return measure
-    values = asdict(measure) | {"goal": f"under {limit:,g} {measure.unit}".rstrip()}
+    values = asdict(measure) | {"goal": f"under {with_unit(f'{limit:,g}', measure.unit)}"}
     return Measure(**(values | {"holds": measure.value < limit}))
+
+
+def with_unit(number: str, unit: str) -> str:
+    """A number with its unit: ``28.4%``, ``0.8 s``, ``12``."""
+    return f"{number}{'' if unit == '%' else ' '}{unit}".rstrip()
 
 
 def shown(value: float, unit: str = "") -> str:

@@ -228,7 +228,7 @@ def ratio(
     if goal is None:
         return report.Measure(name, middle, "%", low, high, floor)
     return report.Measure(
-        name, middle, "%", low, high, floor, f"at least {goal:g} %", middle >= goal
+        name, middle, "%", low, high, floor, f"at least {goal:g}%", middle >= goal
     )
 
 

@@ -15,6 +15,7 @@ from gradledger_monitor.evaluation.evaluated_step import EvaluatedStep
 from gradledger_monitor.store import tables
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.steps import curves
+from gradledger_web import assets, formatting
 from helpers.batches import batch, eventually, fair_step, step
 from helpers.charts import until
 from helpers.patience import HANGS
@@ -231,6 +232,24 @@ def test_each_spike_that_a_finding_names_is_marked_on_the_chart_of_norms(page: P
     opened(page, "jumps")
     expect(page.locator("#chart-norm .annotation")).to_have_count(len(JUMPS))
     until(page, f"{NORM}.layout.annotations.map(({{ x }}) => x)", list(JUMPS))
+
+
+NUMBERS = (
+    *(0.0, 1e-6, 4.9e-5, 5.1e-5, 0.00052, 0.00099, 0.0012, 0.0099, 0.0101, 0.1234, 0.9994, 0.9996),
+    *(1.0, -0.0005, -0.25, 2.9745123, 0.00024712, 3e-5, 999.94, 1234.5678, 65_536.0, 99_999.0),
+    *(392_311.0, 2_097_152.0, 7.25e9, 1.19209e-07),
+)
+
+
+@pytest.mark.parametrize("format_", ["percent", "figure", "count"])
+def test_scripts_and_pages_format_numbers_alike(page: Page, format_: str) -> None:
+    page.goto("/runs/wrong")
+    script = f"""async ([url, values]) => {{
+      const {{ formatNumber }} = await import(url);
+      return values.map((value) => formatNumber(value, "{format_}"));
+    }}"""
+    written = page.evaluate(script, [assets.url_path("charts.js"), NUMBERS])
+    assert written == [getattr(formatting, format_)(value) for value in NUMBERS]
 
 
 # a dot is a trace of one point; the crosses of skipped steps have none in these runs

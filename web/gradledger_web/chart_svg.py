@@ -66,6 +66,7 @@ class Plot:
 # An axis shows at least this range, so that it does not magnify deviations within the tolerance.
 TOLERANCE = 0.01  # of a balance, relative; of a misallocation
 _FROM_ZERO = ("misallocation", "lr", "tokens", "samples", "micro_batches", "collectives")
+_PERCENTAGES = ("misallocation",)  # shares of 1
 DECADES = 100  # the largest value divided by the smallest, from which an axis is logarithmic
 
 
@@ -115,12 +116,23 @@ def plot(frame: Frame, steps: Sequence[int], curves: Sequence[Curve]) -> Plot | 
         title=frame.title,
         curves=tuple(path for path in paths if path.path),
         x_ticks=tuple(Tick(x(s), formatting.count(s)) for s in _step_ticks(first, last)),
-        y_ticks=tuple(Tick(y(v), formatting.figure(v, 3)) for v in _ticks(low, high, log)),
+        y_ticks=tuple(Tick(y(v), _tick_text(frame, v)) for v in _ticks(low, high, log)),
         marked=tuple((x(a - 0.5), round(max(x(b + 0.5) - x(a - 0.5), 1), 1)) for a, b in spans),
         onset=None if onset is None else x(onset),
         alt_text=f"{frame.title}, steps {first:,} to {last:,}: "
-        f"{formatting.figure(min(values))} to {formatting.figure(max(values))}",
+        f"{_text(frame, min(values))} to {_text(frame, max(values))}",
     )
+
+
+def _text(frame: Frame, value: float) -> str:
+    is_share = frame.figure in _PERCENTAGES
+    return formatting.percent(value) if is_share else formatting.figure(value)
+
+
+def _tick_text(frame: Frame, value: float) -> str:
+    if frame.figure in _PERCENTAGES:
+        return f"{formatting.figure(value * 100, 3)}%"
+    return formatting.figure(value, 3)
 
 
 def _all_values(curve: Curve) -> list[float | None]:

@@ -49,5 +49,6 @@ def test_a_chart_of_a_post_mortem_does_the_same() -> None:
 
     assert ticks("balance", [0.01, 1.0, 100.0]) == ["0.01", "0.1", "1", "10", "100"]
     assert ticks("lr", [0.003, 0.003, 0.003])[0] == "0"
-    assert ticks("misallocation", [0.0, 0.0, 0.0])[0] == "0"
+    assert ticks("misallocation", [0.0, 0.0, 0.0])[0] == "0%"
+    assert ticks("misallocation", [0.0, 0.1, 0.2]) == ["0%", "10%", "20%"]
     assert "1" in ticks("balance", [1.0, 1.0001, 1.0])

@@ -81,13 +81,20 @@ function hideFromScreenReaders(plot) {
  */
 export function formatNumber(value, format = "figure") {
   if (typeof value !== "number") return "–";
-  if (format === "percent") return Math.abs(value) < 5e-5 ? "0%" : `${(value * 100).toFixed(Math.abs(value) >= 0.9995 ? 0 : Math.abs(value) >= 0.01 ? 1 : 2)}%`;
+  if (format === "percent") return formatPercent(value);
   if (format === "count") return formatCount(value);
   const size = Math.abs(value);
   if (size >= 1000 && size < 1e9) return Math.round(value).toLocaleString("en");
   const rounded = Number(value.toPrecision(4));
   if (rounded !== 0 && (size < 1e-4 || size >= 1e9)) return rounded.toExponential().replace(/e([+-])(\d)$/, "e$10$2");
   return rounded.toLocaleString("en", { maximumFractionDigits: 8 });
+}
+
+/** @param {number} value */
+function formatPercent(value) {
+  const size = Math.abs(value);
+  if (size < 5e-5) return "0%";
+  return `${(value * 100).toFixed(size >= 0.9995 ? 0 : size >= 0.01 ? 1 : size >= 0.001 ? 2 : 3)}%`;
 }
 
 /** @param {number} value */
