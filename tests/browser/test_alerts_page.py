@@ -57,7 +57,7 @@ def test_messages_are_filtered_paged_and_opened(plain: Page) -> None:
     plain.locator("#messages").get_by_role("link", name="Dead").click()
     expect(rows).to_have_count(50)  # a filter starts at the newest
     assert "state=dead" in plain.url
-    rows.first.locator("th a").click()
+    rows.first.locator("th a").first.click()
     expect(plain.locator("h1")).to_contain_text("Message about run r")
     attempts = plain.locator("#message tbody tr")
     expect(attempts).to_have_count(2)

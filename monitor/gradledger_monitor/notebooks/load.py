@@ -30,6 +30,6 @@ def load(source: str | PathLike[str] | None = None, *, db: str | None = None) ->
     else:
         opened = stack.enter_context(open_runs(reference, db or Settings().db))
         store, ids = opened.store, opened.runs
-    open_store = OpenStore(store)
+    open_store = OpenStore(store, Settings().public_url or "")
     weakref.finalize(open_store, stack.close)
     return Runs([Run(open_store, run) for run in ids])

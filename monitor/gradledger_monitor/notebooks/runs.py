@@ -21,8 +21,9 @@ from gradledger_web.rendering import render
 class OpenStore:
     """A store that remains open as long as one of its runs is referenced."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, service: str = "") -> None:
         self.store = store
+        self.service = service  # the URL that links lead to, if it is known
 
 
 class Run:
@@ -85,7 +86,7 @@ class Run:
 
     def postmortem(self) -> str:
         """The post-mortem as self-contained HTML."""
-        return html(build_incident(self._store, self.id))
+        return html(build_incident(self._store, self.id), self._open_store.service)
 
     def __repr__(self) -> str:
         row = self.row
@@ -94,7 +95,13 @@ class Run:
     def _repr_html_(self) -> str:
         evaluation, row = self.evaluation, self.row
         read = headline.summarize(evaluation, row.steps)
-        return render("notebook.html", run=row, summary=read, tree=evaluation.tree)
+        return render(
+            "notebook.html",
+            run=row,
+            summary=read,
+            tree=evaluation.tree,
+            service=self._open_store.service,
+        )
 
 
 class Runs(Sequence[Run]):

@@ -33,11 +33,12 @@ from gradledger_web.chart_svg import Curve, Frame, Plot, plot
 from gradledger_web.rendering import render
 
 
-def html(incident: Incident) -> str:
-    """One file without scripts that fetches nothing."""
+def html(incident: Incident, service: str = "") -> str:
+    """One file without scripts that fetches nothing; it links to the service at this URL."""
     return render(
         "postmortem.html",
         incident=incident,
+        service=service,
         run=incident.run,
         summary=_summary(incident),
         tree=incident.evaluation.tree,

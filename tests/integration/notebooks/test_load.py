@@ -63,6 +63,17 @@ def test_steps_findings_and_evaluations_as_tables(url: str, tmp_path: Path) -> N
     assert parquet.read_table(tmp_path / "r.parquet").column("step").to_pylist()[-1] == 30
     assert "Token weights differ" in run._repr_html_()
     assert "Post-mortem" in run.postmortem()
+    assert "/rules/" not in run._repr_html_() + run.postmortem()  # no service is known
+
+
+def test_a_card_links_to_the_service_whose_address_is_set(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GRADLEDGER_PUBLIC_URL", "https://ledger.example/")
+    (run,) = gradledger.load("bad", db=url)
+    rule = 'href="https://ledger.example/rules/reduction.token_weights_unequal"'
+    for document in (run._repr_html_(), run.postmortem()):
+        assert rule in document and 'href="https://ledger.example/runs/bad"' in document
 
 
 def test_an_archive_stays_open_as_long_as_one_of_its_runs(url: str, tmp_path: Path) -> None:

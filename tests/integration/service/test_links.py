@@ -20,6 +20,7 @@ from helpers.service import Service, running_service
 
 BROWSER = {"Accept": "text/html,application/xhtml+xml"}
 RULE = "reduction.token_weights_unequal"
+_CODE_WITHOUT_LINK = re.compile(r'(?<!">)<code>([a-z_]+\.[a-z_]+)</code>')
 _LINK = re.compile(r'<a [^>]*?href="([^"]+)"')
 
 
@@ -62,11 +63,15 @@ def test_every_link_of_every_page_leads_to_a_page_and_a_place_on_it(service: Ser
         if anchor and not anchor.startswith("steps="):
             assert f'id="{anchor}"' in pages[path], f"{path}#{anchor}, linked from {source}"
         for link in map(unescape, _LINK.findall(pages[path])):
-            target, anchor_of_link = urldefrag(link)
+            target, anchor_of_link = urldefrag(link.removeprefix(service.url))
             target = target or path
             if target.startswith("/") and (target, anchor_of_link) not in followed:
                 waiting.add((target, anchor_of_link, path))
     assert {f"/rules/{rule}" for rule in rules_by_id()} <= pages.keys()
+    assert "/runs/first/postmortem" in pages
+    for path, page in pages.items():
+        for rule in _CODE_WITHOUT_LINK.findall(page):
+            assert rule not in rules_by_id() or path == f"/rules/{rule}", (path, rule)
     assert {"/findings", "/rules", "/alerts", "/docs", "/settings", "/runs/first"} <= pages.keys()
 
 

@@ -83,7 +83,7 @@ def _part(text: str) -> tuple[str, list[list[Piece]]]:
 
 
 def _pieces(text: str) -> list[Piece]:
-    """The pieces of a paragraph or heading: text, ``code`` and issues."""
+    """The pieces of a paragraph or heading: text, ``code``, rules and issues."""
     return [_piece(piece) for piece in _MARKED.split(text.strip("*")) if piece]
 
 
@@ -92,7 +92,8 @@ def _piece(text: str) -> Piece:
         repository, number = issue.groups()
         return Piece(text, url=f"https://github.com/{repository}/issues/{number}")
     code = text.strip("`")
-    return Piece(code, is_code=code != text)
+    url = f"/rules/{code}" if code in docs.rules_by_id() else ""
+    return Piece(code, url=url, is_code=code != text)
 
 
 def _inhibited(definition: type[RuleDefinition]) -> list[str]:

@@ -11,8 +11,9 @@ import typer
 
 from gradledger_monitor.cli.options import DatabaseOption
 from gradledger_monitor.cli.run_argument import open_run
+from gradledger_monitor.config.settings import Settings
 from gradledger_monitor.reports.incident import build_incident
-from gradledger_monitor.reports.render import FORMATS
+from gradledger_monitor.reports.render import FORMATS, html
 
 
 class Format(str, Enum):
@@ -39,7 +40,9 @@ def postmortem(
     """
     chosen = format_ or _format_of(output) or Format.html
     with open_run(run, db) as opened:
-        text = FORMATS[chosen.value](build_incident(opened.store, opened.run))
+        incident = build_incident(opened.store, opened.run)
+        url = Settings().public_url or ""
+        text = html(incident, url) if chosen is Format.html else FORMATS[chosen.value](incident)
         path = output or Path(f"postmortem-{opened.run}.{chosen.value}")
     if str(path) == "-":
         sys.stdout.write(text)
