@@ -21,11 +21,13 @@ import gradledger
 from gradledger import autostart
 from gradledger.delivery.http_client import Client
 from gradledger.settings import Settings
+from gradledger.stderr import coloured
 
 OLDEST = "2.6"  # PyTorch, as in torch_version, which imports torch
 MAX_CLOCK_SECONDS = 60.0
 CHECK_SECONDS = 120.0  # for a Python that imports torch from a slow disk
 STARTED = "import sys, torch, gradledger.session; sys.exit(gradledger.session.current() is None)"
+COLOURS = {"ok": "32", "failed": "31", "unknown": "33"}
 NO_RECORD = b'{"type":"doctor"}\n'
 UNSEEN = (
     "some losses inside torch.compile, and the balance of most custom autograd functions that "
@@ -54,7 +56,8 @@ def main() -> int:
 
 
 def _write(status: str, name: str, text: str) -> None:
-    sys.stdout.write(f"{status:<8} {name:<9} {text}\n")
+    result = coloured(f"{status:<8}", COLOURS[status], sys.stdout) if status else " " * 8
+    sys.stdout.write(f"{result} {name:<9} {text}\n")
     sys.stdout.flush()
 
 

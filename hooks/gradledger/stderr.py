@@ -39,11 +39,11 @@ def write_block(lines: list[str]) -> None:
         pass
 
 
-def coloured(text: str, code: str) -> str:
-    """The text with an ANSI colour, if a person reads standard error at a terminal."""
+def coloured(text: str, code: str, stream: Any = None) -> str:
+    """The text with an ANSI colour, if a person reads it (on standard error) at a terminal."""
     try:
         plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
-        colours = not plain and sys.stderr.isatty()
+        colours = not plain and (stream or sys.stderr).isatty()
     except Exception:
         colours = False
     return f"\x1b[1;{code}m{text}\x1b[0m" if colours else text

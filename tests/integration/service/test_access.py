@@ -233,7 +233,7 @@ def test_it_listens_on_other_addresses_once_a_token_exists(tmp_path: Path) -> No
 def test_without_a_valid_token_it_does_not_listen_on_other_addresses(tmp_path: Path) -> None:
     db = ("--db", f"sqlite:///{tmp_path / 'a.db'}")
     _run("token", "create", "ana", "--scope", "read", *db)
-    token = _run("token", "list", *db).stdout.split()[0]
+    token = _run("token", "list", *db).stdout.splitlines()[1].split()[0]
     _run("token", "revoke", token, *db)
     assert "revoked" in _run("token", "list", *db).stdout
     done = gradledger("serve", "--host", "0.0.0.0", "--port", "0", *db)

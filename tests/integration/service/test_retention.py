@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 
 import pytest
@@ -131,8 +132,8 @@ def test_the_commands_list_rows_and_reclaim_space(databases: Callable[[], str]) 
     assert run("upgrade").startswith("no tables -> ")
     store = Store(database)
     live_run(store, Evaluator(store), last=100)
-    assert "chunks                           2 rows" in run("stats")
+    assert re.search(r"^chunks +2 *$", run("stats"), re.MULTILINE)
     assert "deleted 100 records and 0 steps" in run("vacuum")
-    assert "chunks                           0 rows" in run("stats")
+    assert re.search(r"^chunks +0 *$", run("stats"), re.MULTILINE)
     assert run("upgrade").split(" -> ")[0] != "no tables"
     store.close()

@@ -12,11 +12,13 @@ from typing import Annotated
 
 import anyio
 import typer
+from rich.text import Text
 
 from gradledger_monitor.alerts import markdown
 from gradledger_monitor.alerts.assembly import Alerts
 from gradledger_monitor.alerts.roster import skipped_findings
 from gradledger_monitor.cli.options import DatabaseOption, database, settings
+from gradledger_monitor.cli.tables import cell, show, table
 from gradledger_monitor.common import clock
 from gradledger_monitor.common.sanitize import printable
 from gradledger_monitor.store.alerts import earlier_findings, outbox
@@ -28,6 +30,8 @@ from gradledger_web.formatting import plural
 app = typer.Typer(no_args_is_help=True, help="Test channels, list alerts, send them again.")
 
 NOT_DELIVERED = 1
+ADD_CHANNEL = "Set GRADLEDGER_ALERT_CHANNELS, or add one on the alerts page"
+STATES = {"waiting": "yellow", "delivered": "green", "dead": "bold red"}  # and their styles
 
 
 class AlertState(str, Enum):
@@ -48,8 +52,7 @@ def _open_alerts(db: str | None) -> Iterator[tuple[Store, Alerts]]:
 def _require_channel(alerts: Alerts, channel: str) -> None:
     names = sorted(alerts.roster().channels)
     if not names:
-        add = "Set GRADLEDGER_ALERT_CHANNELS, or add one on the alerts page"
-        raise typer.BadParameter(f"there is no channel {channel!r}: there are none. {add}")
+        raise typer.BadParameter(f"there is no channel {channel!r}: there are none. {ADD_CHANNEL}")
     if channel not in names:
         raise typer.BadParameter(f"there is no channel {channel!r}. Channels: {', '.join(names)}")
 
@@ -75,19 +78,24 @@ def channels(db: DatabaseOption = None) -> None:
     with _open_alerts(db) as (store, alerts):
         roster = alerts.roster()
         skipped = skipped_findings(store, roster, clock.now())
+    if not roster.channels:
+        return typer.echo(f"no channel yet. {ADD_CHANNEL}")
+    rows, hints = table("channel", "kind", "target", "state"), []
     for name, channel in sorted(roster.channels.items()):
         channel_state = roster.state(name)
-        state = "enabled"
+        state = cell("enabled", "green")
         if channel_state.disabled:
-            state = f"disabled since {_local_time(channel_state.disabled)}: {channel_state.why}"
+            since = _local_time(channel_state.disabled)
+            state = cell(f"disabled since {since}: {channel_state.why}", "red")
         elif (channel_state.held_until or 0) > time.time():
-            state = f"held until {_local_time(channel_state.held_until)}"
+            state = cell(f"held until {_local_time(channel_state.held_until)}", "yellow")
         target = channel.model_dump(mode="json")["url"]
-        typer.echo(f"{name:16}  {channel.kind:12}  {printable(target)}  {printable(state)}")
+        rows.add_row(name, channel.kind, cell(target), state)
         if findings := skipped.get(name):
-            command = f"gradledger alerts send-open {name}"
             number = plural(len(findings), "open finding")
-            typer.echo(f"  {number} from before the channel was added: send with `{command}`")
+            command = f"gradledger alerts send-open {name}"
+            hints.append(cell(f"{name}: {number} from before it was added; send with `{command}`"))
+    show(rows, *hints)
 
 
 @app.command("send-open")
@@ -124,8 +132,13 @@ def list_(
     """List alerts with their delivery attempts."""
     with _open_alerts(db) as (store, _):
         alerts = outbox.list_alerts(store, state.value if state else None, channel, limit)
-    for alert in alerts:
-        typer.echo(_as_json(alert) if as_json else _as_text(alert))
+    if as_json:
+        for alert in alerts:
+            typer.echo(_as_json(alert))
+    elif alerts:
+        show(*(line for alert in alerts for line in _lines(alert)))
+    else:
+        typer.echo("no alert matches" if state or channel else "no alert yet")
 
 
 @app.command()
@@ -162,15 +175,19 @@ def off(
         switch(store, channel, False, clock.now())
 
 
-def _as_text(alert: Alert) -> str:
-    head = f"{alert.id}  {alert.state:9}  {_local_time(alert.created)}  {alert.channel}"
-    return "\n".join([head, f"  {markdown.title(alert.document)}", *map(_attempt, alert.attempts)])
+def _lines(alert: Alert) -> Iterator[Text]:
+    """An alert, its title and its attempts: in columns, an id would leave no space for a title."""
+    head = cell(f"{alert.id}  ").append(f"{alert.state:9}", STATES.get(alert.state, ""))
+    yield head.append(f"  {_local_time(alert.created)}  {printable(alert.channel)}")
+    yield cell(f"  {markdown.title(alert.document)}")
+    for attempt in alert.attempts:
+        yield cell(_attempt(attempt), "dim")
 
 
 def _attempt(attempt: outbox.Attempt) -> str:
     status = f" {attempt.status}" if attempt.status else ""
     result = f"{attempt.outcome or 'in progress or interrupted'}{status}"
-    detail = printable(attempt.detail or "")
+    detail = attempt.detail or ""
     return f"  attempt {attempt.attempt} at {_local_time(attempt.at)}: {result} {detail}".rstrip()
 
 

@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.text import Text
 from sqlalchemy import make_url
 from sqlalchemy.exc import SQLAlchemyError
 
 from gradledger_monitor.cli.options import settings
+from gradledger_monitor.cli.tables import show
 from gradledger_monitor.common.sanitize import printable
 from gradledger_monitor.config.redaction import redacted
 from gradledger_monitor.config.settings import Settings, setting_names
@@ -38,8 +40,10 @@ def config(
     fields = Settings.model_fields
     values = {name: (getattr(current, name), sources.get(name, "default")) for name in fields}
     for name, (value, source) in {**values, **_overrides(current)}.items():
-        typer.echo(f"{environment_variable(name)}={printable(redacted(name, value))}  ({source})")
-    typer.echo(f"# token {'required' if current.requires_token else 'not required'}")
+        line = Text("", "" if source == "default" else "bold")  # what somebody set
+        line.append(f"{environment_variable(name)}={printable(redacted(name, value))}")
+        show(line.append(f"  ({printable(source)})", "dim"))
+    show(Text(f"# token {'required' if current.requires_token else 'not required'}"))
 
 
 def _overrides(current: Settings) -> dict[str, tuple[Any, str]]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import typer
+from rich.text import Text
 
 from gradledger_monitor.cli.options import DatabaseOption, database, settings
+from gradledger_monitor.cli.tables import show, table
 from gradledger_monitor.store.admin import maintenance
 from gradledger_monitor.workers.retention import run_retention
 from gradledger_monitor.workers.runtime_overrides import RuntimeOverrides
@@ -39,6 +41,8 @@ def vacuum(db: DatabaseOption = None) -> None:
 def stats(db: DatabaseOption = None) -> None:
     """Print the number of rows in each table, and the size of the database."""
     with database(settings(db=db).db, migrated=False) as store:
-        for table, rows in maintenance.rows(store).items():
-            typer.echo(f"{table:<20}{rows:>14,} rows")
-        typer.echo(f"{'total':<20}{byte_size(maintenance.size(store)):>14}")
+        rows, size = maintenance.rows(store), maintenance.size(store)
+    numbers = table("table", "rows", right=("rows",))
+    for name, count in rows.items():
+        numbers.add_row(name, f"{count:,}")
+    show(numbers, Text(f"size of the database: {byte_size(size)}"))

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from gradledger_monitor.cli.options import DatabaseOption, database, settings
+from gradledger_monitor.cli.tables import cell, show, table
 from gradledger_monitor.store.admin import tokens
 
 app = typer.Typer(no_args_is_help=True, help="Create, list and revoke API tokens.")
@@ -49,10 +50,16 @@ def list_(db: DatabaseOption = None) -> None:
     """List all tokens, without their secrets."""
     with database(settings(db=db).db) as store:
         listed = tokens.list_tokens(store)
+    if not listed:
+        return typer.echo("no token yet; `gradledger token create NAME --scope read` makes one")
+    rows = table("token", "name", "scopes", "created", "state")
     for token in listed:
-        state = f"revoked {_local_time(token.revoked)}" if token.revoked is not None else "valid"
+        state = cell("valid", "green")
+        if token.revoked is not None:
+            state = cell(f"revoked {_local_time(token.revoked)}", "dim")
         scopes, created = ",".join(token.scopes), _local_time(token.created)
-        typer.echo(f"{token.id}  {scopes:17}  created {created}  {state:24}  {token.name}")
+        rows.add_row(token.id, cell(token.name), scopes, created, state)
+    show(rows)
 
 
 @app.command()
