@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 MAX_TEXT = 256  # characters of a name, as the service accepts them
 MAX_OPTIMIZERS = 4096
+MAX_SHOWN = 40  # characters of a value in a message
 MAX_DEPTH = 4  # of collections of collections
 
 
@@ -53,7 +54,8 @@ def model_entries(model: Any) -> dict[str, Any]:
     if model is None or is_optimizer(model):
         return {}
     if not callable(getattr(model, "parameters", None)):
-        _report_ignored("model", f"{type(model).__name__} has no parameters")
+        reason = f"{type(model).__name__} has no parameters. Pass a torch.nn.Module"
+        _report_ignored("model", reason, model)
         return {}
     entries: dict[str, Any] = {"model": type(model).__name__}
     try:
@@ -91,7 +93,8 @@ def track(optimizers: Any, session: Session) -> None:
                 with guard.fail_open(name, _report_unwatched):
                     session.recorder.watch(optimizer)
     if problems:
-        _report_ignored("optimizer", ", ".join(problems))
+        reason = f"{', '.join(problems)}. Pass a torch.optim.Optimizer"
+        _report_ignored("optimizer", reason)
 
 
 def _flatten(value: Any, depth: int = 0) -> Iterator[Any]:
@@ -109,8 +112,10 @@ def _flatten(value: Any, depth: int = 0) -> Iterator[Any]:
         yield value
 
 
-def _report_ignored(argument: str, reason: str) -> None:
-    write_line(f"watch({argument}=...) is ignored: {reason}")
+def _report_ignored(argument: str, reason: str, value: Any = None) -> None:
+    # an object of the script may raise, or take long, in its own repr
+    shown = repr(value[:MAX_SHOWN]) if type(value) is str else "..."
+    write_line(f"watch({argument}={shown}) is ignored: {reason}")
 
 
 def _report_unwatched(where: str, error: Exception) -> None:

@@ -61,9 +61,38 @@ def test_a_training_is_checked(
     assert (report["steps"], report["ranks"], done.stdout) == (6, 1, "trained 6\n")
 
 
-def test_at_a_terminal_the_exit_status_has_words_and_a_time() -> None:
+HIDDEN = """
+import torch
+class Loss(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.square().sum() / 7
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * ctx.saved_tensors[0] * 2 / 7
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for rows in (5, 9, 5, 8):
+    Loss.apply(model(torch.randn(rows, 4))).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "status", "words"),
+    [
+        (train(CLASSIC, 6, python=sys.executable), 1, r"1: findings that fail the check, \d+ s\r"),
+        ([sys.executable, "-c", HIDDEN], 4, r"4: incomplete, \d+ s; --allow-incomplete makes"),
+    ],
+    ids=["findings", "incomplete"],
+)
+def test_at_a_terminal_the_exit_status_has_words_and_a_time(
+    program: list[str], status: int, words: str
+) -> None:
     leader, follower = os.openpty()
-    command = [sys.executable, *CLI, "check", "--", *train(CLASSIC, 6, python=sys.executable)]
+    command = [sys.executable, *CLI, "check", "--", *program]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=follower)
     os.close(follower)
     shown = b""
@@ -71,8 +100,8 @@ def test_at_a_terminal_the_exit_status_has_words_and_a_time() -> None:
         while piece := os.read(leader, 4096):
             shown += piece
     os.close(leader)
-    assert process.wait(HANGS) == 1
-    assert re.search(rb"gradledger: exit status 1: findings that fail the check, \d+ s", shown)
+    assert process.wait(HANGS) == status, shown
+    assert re.search(f"gradledger: exit status {words}", shown.decode())
 
 
 def test_the_ranks_of_one_command_are_one_run(launch: Launch, tmp_path: Path) -> None:

@@ -147,7 +147,8 @@ def test_groups_that_are_none_are_left_out(groups: Any, service: Server, capsys:
     odd.param_groups = groups
     recorded(service, optimizer=odd)
     (line,) = capsys.readouterr().err.splitlines()
-    assert line == "gradledger: watch(optimizer=...) is ignored: SGD has no param_groups"
+    reason = "SGD has no param_groups. Pass a torch.optim.Optimizer"
+    assert line == f"gradledger: watch(optimizer=...) is ignored: {reason}"
 
 
 def test_one_that_cannot_be_referred_to_is_left_out(
@@ -219,8 +220,9 @@ def test_what_is_not_a_model_is_named_in_one_line(
 ) -> None:
     assert "config" not in recorded(service, model=model)
     (line,) = capsys.readouterr().err.splitlines()
-    kind = type(model).__name__
-    assert line == f"gradledger: watch(model=...) is ignored: {kind} has no parameters"
+    kind, shown = type(model).__name__, repr(model) if isinstance(model, str) else "..."
+    reason = f"{kind} has no parameters. Pass a torch.nn.Module"
+    assert line == f"gradledger: watch(model={shown}) is ignored: {reason}"
 
 
 def test_the_scripts_description_of_its_model_holds(service: Server) -> None:

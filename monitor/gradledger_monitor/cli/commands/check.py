@@ -60,8 +60,8 @@ MEANINGS = {
     COMMAND_FAILED: "the command failed",
     INCOMPLETE: "no optimizer step was recorded",
 }
-NOT_ALLOWED = "gradledger: exit status 4: incomplete; --allow-incomplete makes that 0"
-ALLOWED = "gradledger: exit status 0: incomplete, which --allow-incomplete allows"
+NOT_ALLOWED = "; --allow-incomplete makes that 0"
+ALLOWED = "; --allow-incomplete allows that"
 
 
 class FailOn(str, Enum):
@@ -186,13 +186,14 @@ def check(
     result = merge_results([run.evaluation for run in runs])
     outputs.write(_verdict(training.name, runs, result, reason), runs, gate, _script(command))
     status = _status(result, ended, gate, stop)
+    meaning = "interrupted" if ended and ended.interrupted else MEANINGS[status]
+    hint = ""
     if status == INCOMPLETE and runs:
-        typer.echo(ALLOWED if allow_incomplete else NOT_ALLOWED, err=True)
+        meaning, hint = "incomplete", ALLOWED if allow_incomplete else NOT_ALLOWED
         status = 0 if allow_incomplete else INCOMPLETE
-    elif sys.stderr.isatty():
-        seconds = duration(time.monotonic() - started)
-        meaning = "interrupted" if ended and ended.interrupted else MEANINGS[status]
-        typer.echo(f"gradledger: exit status {status}: {meaning}, {seconds}", err=True)
+    seconds = f", {duration(time.monotonic() - started)}" if sys.stderr.isatty() else ""
+    if hint or seconds:
+        typer.echo(f"gradledger: exit status {status}: {meaning}{seconds}{hint}", err=True)
     raise typer.Exit(status)
 
 
