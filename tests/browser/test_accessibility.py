@@ -7,12 +7,18 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Page, expect
 
-from helpers.axe import OF_COLOURS, violations
-from helpers.batches import eventually
+from gradledger.records import MicroBatch, StepRecord
+from gradledger_monitor.alerts.assembly import LINK_KEY
+from gradledger_monitor.alerts.links import Links
+from gradledger_monitor.store.alerts import channels
+from gradledger_monitor.store.database import Store
+from helpers.axe import OF_COLOURS, violations, violations_anywhere
+from helpers.batches import batch, eventually
 from helpers.patience import HANGS
 from helpers.seeded import judged, seed
 from helpers.service import Service, running_service
 
+RULE = "reduction.token_weights_unequal"
 PAGES = (
     "/",
     "/?group=name",
@@ -26,8 +32,14 @@ PAGES = (
     "/alerts",
     "/docs",
     "/settings",
+    "/runs/hidden",
+    "/settings/rules",
+    "/settings/retention",
     "/settings/tokens",
+    "/settings/service",
     "/settings?search=keep",
+    "/settings?search=nothing-like-this",
+    "/findings?search=nothing-like-this",
     "/login",
 )
 
@@ -37,8 +49,11 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """One service with runs that show everything; the tests here only look."""
     with running_service(tmp_path_factory.mktemp("seeded") / "gradledger.db") as running:
         seed(running)
-        for run in ("wrong", "right", "half"):
-            assert eventually(HANGS, judged(running, run))
+        unseen = MicroBatch(loss=1.0, missing={"terms": "the loss is inside torch.compile"})
+        steps = [StepRecord(0, n, 1_000.0 + n, [unseen]) for n in range(1, 41)]
+        running.post(batch("hidden", steps, name="an incomplete verdict"))
+        for run, last in (("wrong", 60), ("right", 60), ("half", 60), ("hidden", 40)):
+            assert eventually(HANGS, judged(running, run, last))
         yield running
 
 
@@ -71,6 +86,33 @@ def test_axe_finds_nothing_where_there_is_no_page(page: Page, errors: list[str])
     (error,) = errors
     assert "a status of 404" in error
     errors.clear()
+
+
+@pytest.mark.parametrize("button", ["Note", "Delete"])
+def test_axe_finds_nothing_in_the_form_for_a_note_nor_in_that_for_a_deletion(
+    page: Page, button: str
+) -> None:
+    page.goto("/runs/right")
+    page.get_by_role("button", name=button, exact=True).click()
+    expect(page.locator("form[action^='/notes'], form[action^='/deletion']").first).to_be_visible()
+    assert violations_anywhere(page) == []
+
+
+def test_axe_finds_nothing_in_the_form_behind_a_link_in_a_message(
+    page: Page, service: Service
+) -> None:
+    store = Store(service.database)
+    link = Links("", channels.key(store, LINK_KEY), 1.0).create("wrong", RULE)
+    store.close()
+    page.goto(link)
+    expect(page.get_by_role("button", name="Snooze")).to_be_visible()
+    assert violations_anywhere(page) == []
+
+
+def test_axe_finds_nothing_in_a_post_mortem(page: Page, service: Service) -> None:
+    page.set_content(service.get("/../../runs/wrong/postmortem").text)
+    expect(page.locator("#timeline")).to_be_visible()
+    assert violations_anywhere(page) == []
 
 
 def test_on_paper_there_are_no_buttons_and_nothing_is_folded_away(page: Page) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, expect
 
 from gradledger.records import MicroBatch, StepRecord
 from helpers.batches import batch, eventually, fair_step, step
@@ -42,6 +42,27 @@ def test_an_open_page_of_a_run_that_died_has_no_speed_beside_lost(
     expect(verdict.get_by_text("lost")).to_be_visible()
     expect(verdict.get_by_text("1 step/s")).to_be_hidden()
     expect(verdict.get_by_text("ETA")).to_be_hidden()
+
+
+def test_without_javascript_there_is_no_control_that_needs_it(
+    browser: Browser, service: Service
+) -> None:
+    service.post(batch("plain", steps(1, 20), name="plain"))
+    assert eventually(HANGS, judged(service, "plain", 20))
+    with browser.new_context(base_url=service.url, java_script_enabled=False) as context:
+        page = context.new_page()
+        page.goto("/runs/plain")
+        expect(page.locator("#verdict")).to_contain_text("Broken")
+        expect(page.get_by_text("The charts need JavaScript.")).to_be_visible()
+        for selector in (
+            *("#theme", ".copy", "[data-tool]", "[data-move]", "#smoothing", "[name=unit]"),
+            *("#reset-zoom", "#live", ".toggle", ".plot"),
+        ):
+            for control in page.locator(selector).all():
+                expect(control).to_be_hidden()
+        page.get_by_label("Ledger of step").fill("7")
+        page.get_by_role("button", name="Open").click()
+        expect(page.locator("h1")).to_contain_text("7")
 
 
 def test_charts_grow_without_a_reload_and_keep_the_zoom_until_it_is_reset(

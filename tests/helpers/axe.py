@@ -22,3 +22,14 @@ def violations(page: Page, *only: str) -> list[str]:
         for each in found["violations"]
         for node in each["nodes"]
     ]
+
+
+def violations_anywhere(page: Page) -> list[str]:
+    """Those in either theme, and what makes a phone scroll sideways."""
+    page.emulate_media(color_scheme="light")
+    broken = violations(page)
+    page.emulate_media(color_scheme="dark")
+    broken += violations(page, *OF_COLOURS)
+    page.set_viewport_size({"width": 390, "height": 844})
+    width = page.evaluate("document.documentElement.scrollWidth")
+    return broken if width <= 390 else [*broken, f"{width} px wide on a phone of 390 px"]
