@@ -20,6 +20,10 @@ from playwright.sync_api import Browser, Page, ViewportSize, sync_playwright
 
 from browser.conftest import QUIET, find_browser
 from gallery import states
+from gradledger_monitor.alerts.assembly import LINK_KEY
+from gradledger_monitor.alerts.links import Links
+from gradledger_monitor.store.alerts import channels
+from gradledger_monitor.store.database import Store
 from helpers.batches import batch, fair_step
 from helpers.service import Service
 
@@ -56,6 +60,7 @@ RUNS = {  # name of the page: name of the run
     "imported": "trainer",
     "live": "live",
 }
+BUTTONS = {"note": "Note", "deletion": "Delete"}  # to the pages that only a form leads to
 HEIGHTS = {1440: 900, 390: 844}
 Theme = Literal["light", "dark"]
 THEMES: tuple[Theme, ...] = ("light", "dark")
@@ -95,15 +100,44 @@ def pages(state: str, service: Service) -> dict[str, str]:
         "rule": "/rules/reduction.token_weights_unequal",
         "alerts": "/alerts",
         "settings": "/settings",
+        "settings-rules": "/settings/rules",
+        "settings-retention": "/settings/retention",
+        "settings-tokens": "/settings/tokens",
+        "settings-service": "/settings/service",
         "settings-search": "/settings?search=keep",
         "docs": "/docs",
+        "note": f"/runs/{lm}",
+        "deletion": f"/runs/{lm}",
+        "message": f"/alerts/messages/{_message(service)}",
+        "answer": _answer(service, lm),
+        "postmortem": f"/runs/{lm}/postmortem",
+        "problem": "/findings?assignee=" + 300 * "x",
     }
+
+
+def _message(service: Service) -> str:
+    return str(service.get("/alerts?limit=1").json()["alerts"][0]["id"])
+
+
+def _answer(service: Service, run: str) -> str:
+    """The path of the form behind a link in a message about the first finding of a run."""
+    rule = service.get(f"/runs/{run}/verdict").json()["findings"][0]["rule"]
+    store = Store(service.database)
+    link = Links("", channels.key(store, LINK_KEY), days=1.0).create(run, rule)
+    store.close()
+    return link
 
 
 def take(page: Page, path: str, target: Path) -> None:
     """One picture of a whole page, with its charts."""
-    page.goto(path, wait_until="load")
-    if page.locator("#charts").count():
+    if path.endswith("/postmortem"):  # a download
+        page.set_content(page.request.get(path).text())
+    else:
+        page.goto(path, wait_until="load")
+    if button := BUTTONS.get(target.name.split(".")[1]):
+        page.get_by_role("button", name=button, exact=True).click()
+        page.wait_for_load_state()
+    if page.locator("#charts .plot").count():
         page.wait_for_selector("#charts[data-ready]", timeout=60_000)
     height = page.evaluate("document.documentElement.scrollHeight")
     for top in range(0, height, 800):
