@@ -254,7 +254,7 @@ def test_scripts_and_pages_format_numbers_alike(page: Page, format_: str) -> Non
 
 # a dot is a trace of one point; the crosses of skipped steps have none in these runs
 LIVE_DOTS = f"({NORM}.data ?? []).some(({{ mode, x }}) => mode === 'markers' && x.length === 1)"
-IS_LIVE = "!document.querySelector('#live').hidden"
+IS_LIVE = "document.querySelector('#verdict .seen.is-live') !== null"
 
 
 def test_a_run_that_is_sending_has_a_live_dot_until_it_stops(page: Page, service: Service) -> None:
@@ -286,7 +286,7 @@ def _send_until_live(page: Page, service: Service, run: str) -> None:
     numbers = itertools.count(4)
 
     def has_dot() -> bool:
-        if page.evaluate(f"{IS_LIVE} && {LIVE_DOTS}"):
+        if page.evaluate(f"!document.querySelector('#live').hidden && {LIVE_DOTS}"):
             return True
         if not page.evaluate(IS_LIVE):
             service.post(batch(run, [step(next(numbers))]))
