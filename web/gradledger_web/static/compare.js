@@ -5,7 +5,7 @@ import { draw, formatNumber, layoutOf, smoothed, specOf } from "./charts.js";
 import { drawCrosshair, nearest, pointedX } from "./crosshair.js";
 import { Curves, fetchJson, interpolate } from "./curves.js";
 import { HiddenLines, lastText, pointText, stepsText } from "./legend.js";
-import { all, one } from "./page.js";
+import { all, keepInPlace, one } from "./page.js";
 
 /** @typedef {import("./curves.js").Unit} Unit */
 /** @typedef {import("./curves.js").Range} Range */
@@ -149,11 +149,14 @@ function showPointed() {
   const points = indexes.flatMap((index, run) => (index === null ? [] : [{ run, index, x: xs[run][index], distance: Math.abs(xs[run][index] - (state.pointed ?? 0)) }]));
   const closest = points.length ? points.reduce((best, each) => (each.distance < best.distance ? each : best)) : null;
   drawCrosshair(section, closest?.x ?? null, shownRange(), closest ? stepsText(state.shown[closest.run], closest.index) : "");
-  for (const { box, spec } of charts)
-    for (const output of all("[data-last]", box)) {
-      const run = Number(output.dataset.last);
-      output.textContent = closest ? valueText(spec, run, indexes[run], xs[run], closest.x) : lastText(state.wholes[run].column(spec.id) ?? [], state.wholes[run].columns.step, spec.series[run].number_format);
-    }
+  // a legend may get another row
+  keepInPlace(() => {
+    for (const { box, spec } of charts)
+      for (const output of all("[data-last]", box)) {
+        const run = Number(output.dataset.last);
+        output.textContent = closest ? valueText(spec, run, indexes[run], xs[run], closest.x) : lastText(state.wholes[run].column(spec.id) ?? [], state.wholes[run].columns.step, spec.series[run].number_format);
+      }
+  });
 }
 
 /**

@@ -209,7 +209,7 @@ async function drawChart(chart) {
 // Only visible charts are drawn; the others are drawn when they scroll into view.
 function redraw(some = charts) {
   for (const chart of some) chart.stale = true;
-  keepInPlace(showPointed); // a legend may get another row
+  showPointed();
   return drawVisible();
 }
 
@@ -240,7 +240,7 @@ function showPointed() {
   const xs = curves.x(state.unit);
   const index = nearest(state.pointed, xs);
   drawCrosshair(section, index === null ? null : xs[index], shownRange(), index === null ? "" : stepsText(curves, index));
-  showLegendValues(index);
+  keepInPlace(() => showLegendValues(index)); // a legend may get another row
 }
 
 /** @param {number | null} index of the point under the pointer; null: the last values */
