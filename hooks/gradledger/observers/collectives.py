@@ -61,7 +61,7 @@ APART = "DDP averages some parameters over other ranks than the rest, or not at 
 FrozenByWrapper = weakref.WeakKeyDictionary[Any, list[Any]]
 
 TURN = 0.02  # seconds; a thread requests the GIL every 5 ms
-USES_OF_A_WORK = ("wait", "is_completed", "synchronize", "get_future")
+WAITS = "Work.wait Work.is_completed Work.synchronize Work.get_future ProcessGroup.barrier"
 FSDP1 = "torch.distributed.fsdp.fully_sharded_data_parallel"
 
 
@@ -121,8 +121,8 @@ class Collectives(Observer):
         for name in ("allreduce", "allreduce_coalesced"):
             if _world is not None and name in vars(dist.ProcessGroup):
                 self.patch(dist.ProcessGroup, name, self._wrap_all_reduce, virtual=True)
-        for name in USES_OF_A_WORK if _world is not None else ():
-            self.patch(dist.Work, name, self._wrap_use, virtual=True)
+        for owner, _, name in (w.partition(".") for w in WAITS.split() if _world is not None):
+            self.patch(getattr(dist, owner), name, self._wrap_wait, virtual=True)
         self._patch_fsdp()
 
     def uninstall(self) -> None:
@@ -200,12 +200,12 @@ class Collectives(Observer):
     def _count_reduced(self, work: Any, *tensors: Any) -> None:
         self._thread.reduced += self._works.add(work, *tensors)
 
-    def _wrap_use(self, original: Any) -> Any:
-        def use(work: Any, /, *args: Any, **kwargs: Any) -> Any:
-            self.run_guarded(self._works.waited, work)
-            return original(work, *args, **kwargs)
+    def _wrap_wait(self, original: Any) -> Any:
+        def wait(of: Any, /, *args: Any, **kwargs: Any) -> Any:
+            self.run_guarded(self._works.waited, of)
+            return original(of, *args, **kwargs)
 
-        return use
+        return wait
 
     def _wrap_fsdp(self, original: Any) -> Any:
         def forward(module: Any, /, *inputs: Any, **kwargs: Any) -> Any:

@@ -87,12 +87,17 @@ class RunningWorks:
             self._running[id(work)] = [_memory(tensor) for tensor in plain]
         return sum(tensor.numel() for tensor in plain)
 
-    def waited(self, work: Any) -> None:
-        """The script waits for ``work``, or learns in another way that it has ended."""
-        self._running.pop(id(work), None)
+    def waited(self, of: Any) -> None:
+        """The script waits for a work, or learns in another way that it has ended.
+
+        The barrier of a process group waits for all that were started before it.
+        """
+        if isinstance(of, torch.distributed.ProcessGroup):
+            self.clear()
+        self._running.pop(id(of), None)
 
     def clear(self) -> None:
-        """A backward begins."""
+        """A backward begins, or all have ended."""
         self._running.clear()
         self._dropped.clear()
 
