@@ -14,21 +14,25 @@ HERE = Path(__file__).parent / "fixes"
 UNEQUAL = "reduction.token_weights_unequal"
 NOT_DIVIDED = "reduction.missing_division"
 DIVIDED_TWICE = "reduction.double_division"
+ZEROED = "loop.zeroed_every_microbatch"
 RULES = {
     "accelerate_mean_of_means": UNEQUAL,
     "accelerate_not_divided": NOT_DIVIDED,
     "accelerate_divided_twice": DIVIDED_TWICE,
     "accelerate_divided_in_the_call": DIVIDED_TWICE,
+    "accelerate_zeroed_each": ZEROED,
     "lightning_mean_of_means": UNEQUAL,
     "lightning_divided_twice": DIVIDED_TWICE,
     "lightning_manual_not_divided": NOT_DIVIDED,
     "lightning_manual_divided_twice": DIVIDED_TWICE,
+    "lightning_manual_zeroed_each": ZEROED,
     "trainer_model_even": NOT_DIVIDED,
     "trainer_model_uneven": UNEQUAL,
     "trainer_compute_loss_even": NOT_DIVIDED,
     "trainer_compute_loss_uneven": UNEQUAL,
     "trainer_training_step_even": NOT_DIVIDED,
     "trainer_training_step_uneven": NOT_DIVIDED,
+    "trainer_zeroed_each": ZEROED,
 }
 FRAMEWORKS = {"accelerate": "accelerate", "lightning": "lightning", "trainer": "transformers"}
 IMPORTED = ("accelerate", "lightning.pytorch", "transformers.trainer")  # by the programs

@@ -15,7 +15,35 @@ _OF_PYTORCH = (
     *("NAdam", "RAdam", "RMSprop", "Rprop", "SGD", "SparseAdam"),
 )
 
+# Accelerate divides in its backward, and skips step and zero_grad inside a window.
+_ACCUMULATE = """\
+for x, y in loader:                            # model, optimizer, loader: from prepare
+    with accelerator.accumulate(model):
+        accelerator.backward(loss_fn(model(x), y))
+        optimizer.step()
+        optimizer.zero_grad()"""
+
+_MANUAL = """\
+# in manual optimization, for each micro-batch:
+self.manual_backward(loss / K)
+if (batch_idx + 1) % K == 0:
+    optimizer = self.optimizers()
+    optimizer.step()
+    optimizer.zero_grad()                      # once per window"""
+
+_TRAINER = """\
+def training_step(self, model, inputs, num_items_in_batch=None):
+    # the Trainer zeroes the gradients after each step: no zero_grad here
+    return super().training_step(model, inputs, num_items_in_batch)"""
+
 FRAMEWORK_FIXES: dict[str, dict[str, str]] = {
+    "loop.discarded_microbatches": {"accelerate": _ACCUMULATE},
+    "loop.losses_added_again": {"accelerate": _ACCUMULATE},
+    "loop.zeroed_every_microbatch": {
+        "accelerate": _ACCUMULATE,
+        "lightning": _MANUAL,
+        "transformers": _TRAINER,
+    },
     "scaler.clip_before_unscale": {
         "accelerate": """\
 if accelerator.sync_gradients:

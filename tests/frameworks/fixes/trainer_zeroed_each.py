@@ -1,0 +1,26 @@
+"""``training_step`` zeroes the gradients before each micro-batch."""
+
+from frameworks.fixes import trainer_parts
+from frameworks.fixes.trainer_parts import InOrder as Trainer
+
+windows = trainer_parts.windows(even=True)
+model = trainer_parts.llama()
+options = trainer_parts.options(model, windows)
+
+
+class Own(Trainer):
+    """Its step zeroes the gradients."""
+
+    # fix
+    def training_step(self, model, inputs, num_items_in_batch=None):
+        """Backward of a micro-batch."""
+        model.zero_grad()
+        return super().training_step(model, inputs, num_items_in_batch)
+
+    # end
+
+
+trainer = Own(**options)
+trainer.train()
+model = trainer_parts.Logits(model)
+windows = trainer_parts.true_windows(windows)
