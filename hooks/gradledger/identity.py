@@ -93,7 +93,7 @@ def environment() -> dict[str, str]:
     device = provenance.device(torch)
     if device is not None:
         facts["device"] = device
-    for package in ("transformers", "accelerate", "lightning", "deepspeed", "torchtune"):
+    for package in ("transformers", "accelerate", "lightning", "deepspeed", "torchtune", "trl"):
         module = sys.modules.get(package)
         if module is not None:
             facts[package] = str(getattr(module, "__version__", "unknown"))

@@ -72,6 +72,7 @@ def test_a_fix_fits_the_loop_and_the_ranks() -> None:
     trainer = {"config": {"framework": "transformers"}}
     assert shown(trainer) == fixes.TOKEN_MEAN["transformers"]
     assert shown(trainer, ranks=2, sync="averaged") == fixes.SUM_OVER_WINDOW
+    assert shown({**trainer, "environment": {"trl": "1.16.0"}}) == fixes.SUM_OVER_WINDOW
     several = shown({"environment": ACCELERATE}, ranks=2, sync="averaged")
     assert several == fixes.SUM_OVER_WINDOW
 

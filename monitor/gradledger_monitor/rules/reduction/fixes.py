@@ -236,8 +236,9 @@ def _code(fixes: dict[Loop, str], facts: StepFacts, otherwise: str = SUM_OVER_WI
 def loop(facts: StepFacts) -> Loop:
     """The loop of a run. A script that imports transformers imports accelerate, too."""
     name, run = framework(facts.run), facts.run
-    if name != "plain":  # of frameworks, one rank is proved
-        return name if run.world_size == 1 else "unproved"  # type: ignore[return-value]
+    if name != "plain":  # of frameworks, one rank is proved; trainers of trl have their own losses
+        proved = run.world_size == 1 and "trl" not in run.environment
+        return name if proved else "unproved"  # type: ignore[return-value]
     if _divides_itself(run):
         return "unproved"
     if facts.record.pipeline:  # proved where its schedule runs once in a window
