@@ -128,7 +128,7 @@ def _new_process(number: int, run: schema.RunRecord, batch: Batch) -> ProcessRec
 
 
 def _decode_refusal(number: int, error: Exception) -> Refusal:
-    if isinstance(error, UnicodeDecodeError):
+    if isinstance(error, UnicodeDecodeError):  # up to msgspec 0.22
         return Refusal(number, "$", f"not UTF-8: {error.reason}")
     if isinstance(error, RecursionError):
         return Refusal(number, "$", "nested too deeply")

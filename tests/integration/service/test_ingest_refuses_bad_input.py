@@ -29,12 +29,12 @@ BAD_LINES = {
     "a text that is not UTF-8": (
         b'{"type":"end","time":1,"steps":[],"x":"y"}\n'.replace(b"end", b"end\x80"),
         "$",
-        "not UTF-8",
+        "UTF-8",
     ),
     "a name that is not UTF-8": (
         encode(GOOD).replace(b'"NllLossBackward0"', b'"Nll\xff"', 1),
         "$",
-        "not UTF-8",
+        "UTF-8",
     ),
     "no type": (b'{"step": 1}\n', "$", "missing required field `type`"),
     "an unknown type": (b'{"type":"rumour"}\n', "$.type", "Invalid value 'rumour'"),
