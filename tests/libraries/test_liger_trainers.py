@@ -1,0 +1,53 @@
+"""The Trainer of transformers with ``use_liger_kernel``, of which the fused loss is applied.
+
+Its kernel runs in Triton's interpreter on a CPU, which fails on the other kernels of Liger.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from helpers.device import DEVICE
+from libraries.torchvision_import import import_torchvision
+
+if DEVICE == "cpu":
+    os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is imported
+import_torchvision()
+transformers: Any = pytest.importorskip("transformers")
+pytest.importorskip("liger_kernel.transformers")
+
+from libraries.language import llama  # noqa: E402
+from libraries.test_transformers import run  # noqa: E402
+from libraries.trainers import K  # noqa: E402
+
+LOSS_ALONE = {
+    **dict.fromkeys(("rms_norm", "rope", "swiglu", "cross_entropy"), False),
+    "fused_linear_cross_entropy": True,
+}
+LIGER: dict[str, Any] = {"use_liger_kernel": True, "liger_kernel_config": LOSS_ALONE}
+MISSING, UNEVEN = "reduction.missing_division", "reduction.token_weights_unequal"
+FUSED = "NllLoss:LigerFusedLinearCrossEntropyFunctionBackward"
+
+
+class CountsNothing(transformers.Trainer):  # type: ignore[misc]
+    """Withholds the number of tokens of the window: each micro-batch is a mean."""
+
+    def compute_loss(self, model: Any, inputs: Any, *args: Any, **_: Any) -> Any:
+        return super().compute_loss(model, inputs, *args)
+
+
+def test_a_trainer_with_the_fused_loss_is_right(tmp_path: Path) -> None:
+    watched = run(tmp_path, llama(), **LIGER)
+    assert watched.recorded.records()[0].micro_batches[0].terms[0].kind == FUSED
+    assert watched.answer == ("balanced", [])
+    assert all(truth.is_true(1e-3) for truth in watched.truth)
+
+
+def test_without_the_count_its_micro_batches_are_means(tmp_path: Path) -> None:
+    watched = run(tmp_path, llama(), trainer=CountsNothing, **LIGER)
+    assert watched.answer == ("broken", [MISSING, UNEVEN])
+    assert all(truth.factor > K / 2 for truth in watched.truth)
