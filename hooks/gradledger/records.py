@@ -27,20 +27,14 @@ Op = Literal[
     "new_scaler",
     "load_state",  # of the optimizer: the script resumes from a checkpoint
 ]
+
 CodeRole = Literal[
+    Op,
     "backward",
     "scaled_backward",  # of a loss that a GradScaler scaled
     "loss",
     "step",
     "zero_grad",
-    "clip_norm",
-    "clip_value",
-    "unscale",
-    "scaler_step",
-    "update",
-    "schedule",
-    "new_scaler",
-    "load_state",
     "batches",  # a loop over a DataLoader begins
 ]
 
@@ -337,11 +331,13 @@ class StepRecord:
     # what the wrapper divides the sum of the ranks' gradients by, if not by the number of ranks;
     # several numbers: it divides those of different parameters differently
     divisors: list[float] = field(default_factory=list)
-    # in a `Join` context of DDP, whose sum is divided by all ranks, or by those that have data left
+    # in a `Join` context of DDP, whose ranks may have no more data: their sum is divided by the
+    # number of all ranks, or of those that have some
     join: Literal["all", "active"] | None = None
     collectives_after: int | None = None  # collectives between the last backward and the step
-    reduced_share: float | None = None  # all-reduced numbers, as a multiple of the gradients'
-    unwaited_share: float | None = None  # gradients in calls that nothing has waited for
+    # without a wrapper: numbers that the loop all-reduced then, as a multiple of the gradients'
+    reduced_share: float | None = None
+    unwaited_share: float | None = None  # of the gradients: in all-reduces that nothing waited for
     sync_bytes: int | None = None  # gradient bytes that DDP sends in one synchronisation
     outside: int | None = None  # parameters of the optimizer outside the wrapped model
     excluded: int | None = None  # inside it, and the script lets DDP ignore them

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
-from gradledger.observers.local_gradients import sent_bytes
+from gradledger.observers.ranks.local_gradients import sent_bytes
 
 FULL, HALF = 4 * 10 + 2 * 3, 2 * 13
 

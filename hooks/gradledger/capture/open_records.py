@@ -78,7 +78,7 @@ class OpenMicroBatch:
     stepped_by: dict[int, bool] = field(default_factory=dict)  # optimizers: did they hold it alone
     # Parameters (by id) whose gradients FSDP accumulates outside ``.grad``.
     hidden_parameters: frozenset[int] = frozenset()
-    reductions: frozenset[Any] = frozenset()  # by FSDP2, over ranks: see ``observers.fsdp2``
+    reductions: frozenset[Any] = frozenset()  # by FSDP2, over ranks: see ``observers.ranks.fsdp2``
     missing: dict[str, str] = field(default_factory=dict)
     undo: list[Callable[[], None]] = field(default_factory=list)  # run when backward has ended
 

@@ -54,7 +54,6 @@ from gradledger.observers.accumulation import Accumulation
 from gradledger.observers.base import Observers, Patch
 from gradledger.observers.batches.dataloaders import DataLoaders
 from gradledger.observers.clipping import Clipping
-from gradledger.observers.collectives import Collectives
 from gradledger.observers.grad_scaler import GradScalerCalls
 from gradledger.observers.gradient_sample import GradientSample
 from gradledger.observers.graph_captures import GraphCaptures
@@ -65,6 +64,7 @@ from gradledger.observers.norms.layer_norms import LayerNorms
 from gradledger.observers.optimizer_steps import begins_step, ends_step, has_closure
 from gradledger.observers.parameter_updates import ModelAveraging, ParameterUpdates
 from gradledger.observers.pipeline_stages import PipelineStages
+from gradledger.observers.ranks.collectives import Collectives
 from gradledger.observers.resumes import Resumes
 from gradledger.observers.zero_grad import ZeroGradCalls
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from gradledger.capture.open_records import OpenMicroBatch, OpenStep
 from gradledger.observers import optimizer_steps
 from gradledger.observers.base import Observer
-from gradledger.observers.local_gradients import are_hooked
+from gradledger.observers.ranks.local_gradients import are_hooked
 
 if TYPE_CHECKING:
     from gradledger.capture.windows import OptimizerWindow

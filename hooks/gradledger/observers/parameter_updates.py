@@ -18,7 +18,7 @@ from gradledger.capture.layers.parameter_names import names_of
 from gradledger.capture.open_records import OpenStep
 from gradledger.capture.replica_sample import OpenModels, OpenReplica
 from gradledger.observers.base import Observer
-from gradledger.observers.collectives import sequence_number
+from gradledger.observers.ranks.process_groups import sequence_number
 
 if TYPE_CHECKING:
     from gradledger.capture.windows import OptimizerWindow

@@ -28,9 +28,9 @@ import torch.distributed as dist
 
 from gradledger.autostart.path.gradledger_autostart import ImportHook
 from gradledger.capture.open_records import OpenMicroBatch, OpenStep
-from gradledger.observers import fsdp2
 from gradledger.observers.base import Observer
-from gradledger.observers.collectives import sequence_number
+from gradledger.observers.ranks import fsdp2
+from gradledger.observers.ranks.process_groups import sequence_number
 
 if TYPE_CHECKING:
     from gradledger.capture.windows import OpenWindows, OptimizerWindow

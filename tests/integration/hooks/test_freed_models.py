@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from gradledger.observers import collectives
+from gradledger.observers.ranks import collectives
 from helpers.training import recording
 
 

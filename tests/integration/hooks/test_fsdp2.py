@@ -11,9 +11,9 @@ import torch
 from gradledger.capture.open_parts import OpenEvent
 from gradledger.capture.open_records import CountedMicroBatch, OpenMicroBatch, OpenStep
 from gradledger.capture.windows import OptimizerWindow
-from gradledger.observers import fsdp2
-from gradledger.observers.collectives import Collectives
-from gradledger.observers.fsdp2 import Reduction
+from gradledger.observers.ranks import fsdp2
+from gradledger.observers.ranks.collectives import Collectives
+from gradledger.observers.ranks.fsdp2 import Reduction
 
 SHARDS, COPIES = {"shard_mesh_size": 4}, {"replicate_mesh_size": 2}
 

@@ -15,8 +15,8 @@ from torch.nn.parallel import DistributedDataParallel
 from gradledger.capture.backwards import Backwards
 from gradledger.capture.open_records import OpenMicroBatch
 from gradledger.capture.windows import OptimizerWindow
-from gradledger.observers.collectives import Collectives
-from gradledger.observers.local_gradients import divides_by
+from gradledger.observers.ranks.collectives import Collectives
+from gradledger.observers.ranks.local_gradients import divides_by
 
 
 @pytest.fixture

@@ -20,7 +20,6 @@ from gradledger.capture.isolation import is_plain, isolated, local_part, never_c
 from gradledger.capture.open_records import OpenMicroBatch
 from gradledger.capture.open_terms import OpenTerm
 from gradledger.observers.base import Observer
-from gradledger.observers.collectives import world_size
 from gradledger.observers.losses import parts_without_gradient, saved_hooks
 from gradledger.observers.losses.autograd_graph import (
     MAX_NODES,
@@ -46,6 +45,7 @@ from gradledger.observers.losses_compiled.dynamo import CompiledGraphs
 from gradledger.observers.losses_out_of_sight.adapters import Adapters
 from gradledger.observers.losses_out_of_sight.hidden import DECLARE, Inferred
 from gradledger.observers.losses_out_of_sight.inference import Evidence
+from gradledger.observers.ranks.process_groups import world_size
 
 if TYPE_CHECKING:
     from gradledger.capture.windows import OpenWindows, OptimizerWindow

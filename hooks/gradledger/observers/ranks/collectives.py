@@ -1,18 +1,21 @@
 """Observes collectives: how many each backward ran, and whether gradients were averaged.
 
 A process group numbers its collectives. The difference of these sequence numbers, read before and
-after a backward, is the number that the backward ran. The observer adds nothing to a group, and
-holds no reference to a result. Of all-reduces that the script calls it counts the elements: a loop
-may combine copies of gradients only, or step before they have ended.
+after a backward, is the number of collectives that the backward ran. The observer adds nothing to
+a group, and holds no reference to the result of a collective. Of all-reduces that the script calls
+it counts the elements: a loop may combine copies of gradients only, or step before they have ended.
 
-A sequence number is a difference, valid if nothing else ran in between; else it is discarded:
+A sequence number is only meaningful as a difference, and only if nothing else ran in between.
+Otherwise the earlier number is stale, and the observer discards it:
 
-- Another thread ran a backward: the numbers belong to the process. The micro-batch gets no
-  ``collectives``, and later steps report them as not measured (``THREADS``).
-- Steps were skipped: a difference would contain their collectives. ``resume`` forgets the number.
+- Another thread ran a backward meanwhile: the numbers belong to the process, not to a thread. The
+  micro-batch gets no ``collectives``, and later steps report them as not measured (``THREADS``).
+- Steps were skipped: the number after the last backward is from before the skip, and a difference
+  would contain the collectives of every skipped step. ``resume`` forgets the number.
 
-DDP decides in a forward whether the next backward synchronises. The decision is used once, and
-cleared when that backward begins; ``resume`` forgets one whose backward was skipped.
+DDP's decision whether to synchronise goes stale in the same way. DDP decides in a forward, for the
+next backward. The decision is used once, and cleared when that backward begins; ``resume`` forgets
+a decision whose backward was skipped.
 
 ``collectives_after`` counts from the end of the thread's last backward to the step, even if that
 backward belongs to the window of another optimizer.
@@ -33,21 +36,20 @@ import torch.distributed as dist
 from gradledger.capture.backwards import Backwards
 from gradledger.capture.isolation import is_dtensor
 from gradledger.capture.open_records import IN_STEP, CountedMicroBatch, OpenMicroBatch, OpenStep
-from gradledger.observers import fsdp2
 from gradledger.observers.base import Observer
-from gradledger.observers.local_gradients import (
+from gradledger.observers.ranks import fsdp2
+from gradledger.observers.ranks.local_gradients import (
     LocalGradients,
-    RunningWorks,
     divides_by,
     has_custom_hook,
     join_of,
     sent_bytes,
 )
+from gradledger.observers.ranks.process_groups import sequence_number, world, world_size
+from gradledger.observers.ranks.running_works import RunningWorks
 
 if TYPE_CHECKING:
     from gradledger.capture.windows import OptimizerWindow
-
-_world: Any = getattr(dist.distributed_c10d, "_world", None) if dist.is_available() else None
 
 THREADS = "another thread trained at the same time: collectives cannot be assigned to a thread"
 UNCOUNTED = "this version of PyTorch does not expose the process groups that count collectives"
@@ -60,12 +62,14 @@ APART = "DDP averages some parameters over other ranks than the rest, or not at 
 
 FrozenByWrapper = weakref.WeakKeyDictionary[Any, list[Any]]
 
-TURN = 0.02  # seconds; a thread requests the GIL every 5 ms
-WAITS = "Work.wait Work.is_completed Work.synchronize Work.get_future ProcessGroup.barrier"
+TURN = 0.02  # seconds; a thread that waits for the GIL requests it every 5 ms
+USES_OF_A_WORK = ("wait", "is_completed", "synchronize", "get_future")
 FSDP1 = "torch.distributed.fsdp.fully_sharded_data_parallel"
 
 
-class _ThreadCounts(threading.local):  # they become stale in a pause
+class _ThreadCounts(threading.local):
+    """State of one thread, which becomes stale in a pause."""
+
     after_backward: int | None = None  # sequence number at the end of the last backward
     forward: Any = None  # DDP's decision for the next backward: "sync" or "no_sync"
     before: Any = None  # the one for the latest backward that had one
@@ -118,15 +122,20 @@ class Collectives(Observer):
         if ddp is not None:
             self.patch(ddp.DistributedDataParallel, "__init__", self._wrap_init, always=True)
             self.patch(ddp.DistributedDataParallel, "_pre_forward", self._wrap_ddp_forward)
-        for name in ("allreduce", "allreduce_coalesced"):
-            if _world is not None and name in vars(dist.ProcessGroup):
-                self.patch(dist.ProcessGroup, name, self._wrap_all_reduce, virtual=True)
-        for owner, _, name in (w.partition(".") for w in WAITS.split() if _world is not None):
-            self.patch(getattr(dist, owner), name, self._wrap_wait, virtual=True)
+        if world is not None:
+            self._patch_process_groups()
         self._patch_fsdp()
 
+    def _patch_process_groups(self) -> None:
+        for name in ("allreduce", "allreduce_coalesced"):
+            if name in vars(dist.ProcessGroup):
+                self.patch(dist.ProcessGroup, name, self._wrap_all_reduce, virtual=True)
+        self.patch(dist.ProcessGroup, "barrier", self._wrap_wait, virtual=True)
+        for name in USES_OF_A_WORK:
+            self.patch(dist.Work, name, self._wrap_wait, virtual=True)
+
     def uninstall(self) -> None:
-        """Restore what ``install`` changed; remove the hooks of parameters."""
+        """Restore everything that ``install`` changed, and remove the hooks of parameters."""
         super().uninstall()
         self._local.release()
 
@@ -298,7 +307,7 @@ class Collectives(Observer):
         """Record how this window's gradients were combined over the ranks."""
         if world_size() == 1:
             return
-        if self._backwards.overlapped or _world is None:
+        if self._backwards.overlapped or world is None:
             reason = THREADS if self._backwards.overlapped else UNCOUNTED
             step.missing.update(dict.fromkeys(self.facts, reason))
             return
@@ -445,7 +454,12 @@ def _groups_by_parameter(
 
 
 def _leave_a_turn() -> None:
-    """Release the GIL before a DDP model is freed: PyTorch may join a worker that needs it."""
+    """Release the GIL before a DDP model is freed, so that workers of gloo can end.
+
+    With the model, PyTorch may destroy a process group while it holds the GIL, and join a worker
+    that needs the GIL to free tensors of the last collective. Other threads of Python, such as
+    those of the hooks, make it more likely that the worker still waits.
+    """
     time.sleep(TURN)
 
 
@@ -477,23 +491,9 @@ def _describe_apart(step: OpenStep, sizes: list[int]) -> None:
         step.missing["post_factor"] = APART
 
 
-def world_size() -> int:
-    """The number of ranks: 1 without a process group, or in a PyTorch built without them."""
-    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
-
-
 def _unless_all(ranks: tuple[int, ...]) -> dict[str, Any]:
     return {"data_group": list(ranks)} if 0 < len(ranks) < dist.get_world_size() else {}
 
 
 def _is_hybrid(module: Any) -> bool:
     return "HYBRID" in str(module.sharding_strategy)
-
-
-def sequence_number() -> int | None:
-    """Collectives that all process groups have run; None outside distributed training."""
-    groups: Any = _world.pg_map if _world is not None else ()
-    if not groups:
-        return None
-    numbers: list[int] = [group._get_sequence_number_for_group() for group in groups]
-    return sum(numbers)

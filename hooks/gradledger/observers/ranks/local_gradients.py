@@ -16,13 +16,12 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
-import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
 from gradledger import guard
 from gradledger.capture import gradient_probe
 from gradledger.capture.async_copy import Deferred
-from gradledger.capture.isolation import is_abstract, isolated, local_part, never_compile
+from gradledger.capture.isolation import isolated, local_part, never_compile
 
 if TYPE_CHECKING:
     from gradledger.capture.windows import OptimizerWindow
@@ -64,62 +63,6 @@ def sent_bytes(wrappers: Iterable[Any], parameters: Iterable[Any]) -> int | None
         size: int = local.element_size()
         total += local.numel() * (min(size, HALF_BYTES) if True in halved else size)
     return total
-
-
-class RunningWorks:
-    """All-reduces that were started since the last backward began, and that nothing waited for yet.
-
-    Of all threads: hooks in a backward may run in another one than the loop. No reference to a work
-    or tensor is stored, only ids and addresses: gloo aborts at the end of the interpreter if a work
-    is released late. One whose id is in use again was dropped.
-    """
-
-    def __init__(self) -> None:
-        self._running: dict[int, list[range]] = {}  # memory of the tensors, by id of the work
-        self._dropped: list[range] = []
-
-    def add(self, work: Any, tensors: Any = ()) -> int:
-        """A collective on ``tensors`` was started, or has ended: no ``work``. Returns elements."""
-        listed = tensors if isinstance(tensors, (list, tuple)) else [tensors]
-        plain = [t for t in listed if isinstance(t, torch.Tensor) and not is_abstract(t)]
-        if work is not None:
-            self._dropped += self._running.pop(id(work), [])
-            self._running[id(work)] = [_memory(tensor) for tensor in plain]
-        return sum(tensor.numel() for tensor in plain)
-
-    def waited(self, of: Any) -> None:
-        """The script waits for a work, or learns in another way that it has ended.
-
-        The barrier of a process group waits for all that were started before it.
-        """
-        if isinstance(of, torch.distributed.ProcessGroup):
-            self.clear()
-        self._running.pop(id(of), None)
-
-    def clear(self) -> None:
-        """A backward begins, or all have ended."""
-        self._running.clear()
-        self._dropped.clear()
-
-    def describe(self, window: OptimizerWindow, reduced: int) -> dict[str, float]:
-        """The fields of a step, as shares of the gradients that it is about to apply.
-
-        ``reduced``: the elements that were all-reduced after the last backward.
-        """
-        running = [each for ranges in self._running.values() for each in ranges] + self._dropped
-        gradients = [p.grad for p in window.parameters() if p.grad is not None]
-        total = sum(gradient.numel() for gradient in gradients)
-        if not total or not (running or reduced):
-            return {}
-        local = [local_part(gradient) for gradient in gradients if running]
-        inside = (g.numel() for g in local if any(g.data_ptr() in each for each in running))
-        shares = {"reduced_share": reduced / total, "unwaited_share": sum(inside) / total}
-        return {name: round(share, 4) for name, share in shares.items() if share}
-
-
-def _memory(tensor: Any) -> range:
-    begin = tensor.data_ptr()
-    return range(begin, begin + max(1, tensor.numel() * tensor.element_size()))
 
 
 def are_hooked(parameters: Iterable[Any]) -> bool:

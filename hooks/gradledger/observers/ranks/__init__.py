@@ -1,0 +1,1 @@
+"""Observes what ranks exchange: collectives, wrappers, the gradients of each rank alone."""
