@@ -12,6 +12,15 @@ const LARGE_HEIGHT = 480;
  */
 export const sized = (box, layout) => (box.classList.contains("is-large") ? { ...layout, height: LARGE_HEIGHT } : layout);
 
+/** @param {{plot: any}} chart */
+export const hasLogAxis = ({ plot }) => plot.layout?.yaxis?.type === "log";
+
+/**
+ * Shows at the button of a drawn chart whether its axis is logarithmic.
+ * @param {{box: HTMLElement, plot: any}} chart
+ */
+export const showLogAxis = (chart) => chart.box.querySelector("[data-tool=log]")?.setAttribute("aria-pressed", String(hasLogAxis(chart)));
+
 /**
  * Connects the buttons of a chart.
  * @param {HTMLElement} box the figure element

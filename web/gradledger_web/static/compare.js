@@ -1,6 +1,6 @@
 // The compare page: one figure in each chart, one line for each run, one x-range for all charts.
 
-import { connectTools, csvOfRuns, sized } from "./chart_tools.js";
+import { connectTools, csvOfRuns, hasLogAxis, showLogAxis, sized } from "./chart_tools.js";
 import { draw, formatNumber, layoutOf, smoothed, specOf } from "./charts.js";
 import { drawCrosshair, nearest, pointedX } from "./crosshair.js";
 import { Curves, fetchJson, interpolate } from "./curves.js";
@@ -117,9 +117,6 @@ function chartLayout({ box, spec }, traces) {
   return sized(box, layout);
 }
 
-/** @param {Chart} chart */
-const hasLogAxis = ({ plot }) => plot.layout?.yaxis?.type === "log";
-
 async function redraw(some = charts) {
   await Promise.all(
     some.map(async (chart) => {
@@ -127,7 +124,7 @@ async function redraw(some = charts) {
       if (box.hidden) return;
       const data = chartTraces(chart);
       await draw(plot, { data, layout: chartLayout(chart, data) });
-      box.querySelector("[data-tool=log]")?.setAttribute("aria-pressed", String(hasLogAxis(chart)));
+      showLogAxis(chart);
       addZoomListeners(plot);
     }),
   );

@@ -1,6 +1,6 @@
 // The run page: one x-range for all charts, zoom at full resolution, live while the run is active.
 
-import { connectTools, csvOfCurves, csvOfTraces, sized } from "./chart_tools.js";
+import { connectTools, csvOfCurves, csvOfTraces, hasLogAxis, showLogAxis, sized } from "./chart_tools.js";
 import { draw, evaluationTraces, findingMarks, findingShapes, formatNumber, heatTraces, layoutOf, liveTraces, objectiveTraces, specOf, tracesOf, within } from "./charts.js";
 import { drawCrosshair, nearest, pointedX } from "./crosshair.js";
 import { Curves, derived, fetchJson } from "./curves.js";
@@ -170,9 +170,6 @@ function chartLayout(chart, traces) {
 }
 
 /** @param {Chart} chart */
-const hasLogAxis = ({ plot }) => plot.layout?.yaxis?.type === "log";
-
-/** @param {Chart} chart */
 const csvOf = (chart) => (chart.spec.series.length ? csvOfCurves(shownCurves(), chart.spec.figures) : csvOfTraces(chartTraces(chart)));
 
 /** @param {Trace[]} traces */
@@ -202,7 +199,7 @@ async function drawChart(chart) {
   const drawn = draw(chart.plot, { data: traces, layout: chartLayout(chart, traces) });
   addListeners(chart); // at once: a drag may follow before plotly has finished
   await drawn;
-  chart.box.querySelector("[data-tool=log]")?.setAttribute("aria-pressed", String(hasLogAxis(chart)));
+  showLogAxis(chart);
   if (state.pointed !== null) showPointed();
 }
 
