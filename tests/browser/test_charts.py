@@ -17,7 +17,7 @@ from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.steps import curves
 from gradledger_web import assets, formatting
 from helpers.batches import batch, eventually, fair_step, step
-from helpers.charts import until
+from helpers.charts import stop, until
 from helpers.patience import HANGS
 from helpers.seeded import judged, seed
 from helpers.service import Service, running_service
@@ -261,7 +261,8 @@ def test_a_run_that_is_sending_has_a_live_dot_until_it_stops(page: Page, service
     service.post(batch("sending", [step(n) for n in (1, 2, 3)]))
     opened(page, "sending")
     _send_until_live(page, service, "sending")
-    _stop(page)
+    stop(page)
+    expect(page.locator("#live")).to_be_hidden()
     until(page, LIVE_DOTS, False)
 
 
@@ -274,7 +275,8 @@ def test_the_live_dot_leaves_a_chart_that_a_finding_pushed_out_of_sight(
     service.post(batch("starting", [step(n) for n in (1, 2, 3)]))
     _send_until_live(page, service, "starting")
     expect(page.locator("#chart-norm")).not_to_be_in_viewport()
-    _stop(page)
+    stop(page)
+    expect(page.locator("#live")).to_be_hidden()
     until(page, LIVE_DOTS, False)
 
 
@@ -293,9 +295,3 @@ def _send_until_live(page: Page, service: Service, run: str) -> None:
         return False
 
     assert eventually(HANGS, has_dot), f"{run} has no live dot"
-
-
-def _stop(page: Page) -> None:
-    """The page has the run's last record for long."""
-    page.evaluate("document.querySelector('#verdict .seen').dataset.seen = '1'")
-    expect(page.locator("#live")).to_be_hidden()

@@ -6,7 +6,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from gradledger.records import MicroBatch, StepRecord
 from helpers.batches import batch, eventually, fair_step, step
-from helpers.charts import open_run, points, press, release, shows_all, zoom, zoomed
+from helpers.charts import open_run, points, press, release, shows_all, stop, zoom, zoomed
 from helpers.patience import HANGS
 from helpers.seeded import judged
 from helpers.service import Service
@@ -38,7 +38,7 @@ def test_an_open_page_of_a_run_that_died_has_no_speed_beside_lost(
     open_run(page, "killed", 20)
     verdict = page.locator("#verdict")
     expect(verdict.get_by_text("1 step/s")).to_be_visible()
-    page.evaluate("document.querySelector('#verdict .seen').dataset.seen = '1'")
+    stop(page)
     expect(verdict.get_by_text("lost")).to_be_visible()
     expect(verdict.get_by_text("1 step/s")).to_be_hidden()
     expect(verdict.get_by_text("ETA")).to_be_hidden()
