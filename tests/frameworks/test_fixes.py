@@ -21,6 +21,8 @@ RULES = {
     "accelerate_divided_twice": DIVIDED_TWICE,
     "accelerate_divided_in_the_call": DIVIDED_TWICE,
     "accelerate_zeroed_each": ZEROED,
+    "accelerate_discarded": "loop.discarded_microbatches",
+    "accelerate_added_again": "loop.losses_added_again",
     "lightning_mean_of_means": UNEQUAL,
     "lightning_divided_twice": DIVIDED_TWICE,
     "lightning_manual_not_divided": NOT_DIVIDED,
