@@ -18,6 +18,7 @@ import pytest
 from helpers import forkserver, http
 from helpers.batches import eventually
 from helpers.ports import reserved_port
+from helpers.transcript import looks_like
 
 PAGE = Path(__file__).parents[2] / "docs" / "tutorial.md"
 BLOCKS = re.findall(r'^```(\w+)(?: title="(.+?)")?\n(.*?)^```', PAGE.read_text(), re.M | re.S)
@@ -87,13 +88,6 @@ def reader(tmp_path: Path) -> Iterator[Reader]:
     reading = Reader(tmp_path)
     with reading.background:
         yield reading
-
-
-def looks_like(shown: str, said: str) -> bool:
-    """Whether the page shows what was said; ``...`` stands for anything, spaces for some."""
-    words = [re.escape(word) for word in shown.split()]
-    pattern = r"\s*".join(".*" if word == r"\.\.\." else word for word in words)
-    return re.fullmatch(rf"\s*{pattern}\s*", said, re.S) is not None
 
 
 def test_following_the_tutorial_gives_what_it_shows(reader: Reader) -> None:
