@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -10,7 +11,9 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as xml
 
+from gradledger_monitor.gate.send_runs import runs_here
 from helpers.launching import CLASSIC, TRAIN, UNEQUAL, Launch, train
+from helpers.service import running_service
 
 
 def test_every_output_contains_the_bug_and_a_baseline_allows_it(
@@ -69,6 +72,20 @@ def test_the_line_the_commit_and_what_differs_from_it_are_in_the_output(
     text, verdict = checked()
     assert f"commit {commit[:10]} with uncommitted changes: train.py" in text
     assert (verdict["commit"], verdict["dirty"]) == (commit, "train.py")
+
+
+def test_a_run_is_sent_to_the_service_that_has_its_page(launch: Launch, tmp_path: Path) -> None:
+    command = ("check", "--send", "--name", "sent", "--", *train(CLASSIC, 4))
+    with running_service(tmp_path / "runs.db") as service:
+        done = launch(*command, GRADLEDGER_URL=service.url)
+        assert done.returncode == 1, done.stderr
+        (page,) = re.findall(r"^gradledger: sent to (\S+)$", done.stderr, re.M)
+        (run,) = service.get("/runs").json()["runs"]
+        assert page == f"{service.url}/runs/{run['id']}"
+        assert (run["name"], run["steps"], runs_here(service.url)) == ("sent", 4, True)
+    refused = launch(*command, GRADLEDGER_URL=service.url)
+    assert f"not sent to {service.url}: Connection refused" in refused.stderr
+    assert (refused.returncode, runs_here(service.url)) == (1, False)
 
 
 def test_an_invalid_baseline_is_bad_usage(launch: Launch, tmp_path: Path) -> None:

@@ -20,8 +20,9 @@ from pydantic import ValidationError
 
 from gradledger import autostart
 from gradledger.autostart import activity, unreachable
+from gradledger.delivery.http_client import Client
 from gradledger.delivery.spool_file import SUFFIX
-from gradledger.settings import EVERY_STEP
+from gradledger.settings import EVERY_STEP, Settings
 from gradledger_monitor.cli import options
 from gradledger_monitor.common.json_floats import json_safe
 from gradledger_monitor.common.sanitize import printable
@@ -35,6 +36,7 @@ from gradledger_monitor.gate.private_service import PrivateService, private_serv
 from gradledger_monitor.gate.progress import Progress
 from gradledger_monitor.gate.result import CheckedRun, Gate, read_baseline
 from gradledger_monitor.gate.sarif import sarif
+from gradledger_monitor.gate.send_runs import runs_here, send_runs
 from gradledger_monitor.gate.version_control import version_control_of
 from gradledger_monitor.model.code.revision import Revision
 from gradledger_monitor.model.findings import Acknowledgement, EvaluationResult
@@ -161,6 +163,10 @@ def check(
         bool,
         typer.Option("--github", help="Write GitHub annotations.", envvar="GITHUB_ACTIONS"),
     ] = False,
+    send: Annotated[
+        bool,
+        typer.Option("--send", help="Send the run to the service at GRADLEDGER_URL, to its pages."),
+    ] = False,
 ) -> None:
     """Run a command and evaluate its training. torch.compile is off, so that each loss is seen.
 
@@ -173,6 +179,8 @@ def check(
         reason = "--stop ignores the baseline; use --stop or --baseline, not both"
         raise typer.BadParameter(reason, param_hint="--stop")
     gate = Gate(fail_on.value, _baseline(baseline_file))
+    destination = Settings.from_environment(os.environ)
+    client = _client(destination) if send else None
     command = autostart.with_python(command)
     training = Training(
         command,
@@ -182,7 +190,8 @@ def check(
         compiled,
     )
     started = time.monotonic()
-    runs, ended, reason = _run_and_evaluate(training, _acknowledgements(acknowledge or []))
+    accepted = _acknowledgements(acknowledge or [])
+    runs, ended, reason, sent = _run_and_evaluate(training, accepted, client, destination.url)
     result = merge_results([run.evaluation for run in runs])
     outputs.write(_verdict(training.name, runs, result, reason), runs, gate, _script(command))
     status = _status(result, ended, gate, stop)
@@ -194,10 +203,22 @@ def check(
     seconds = f", {duration(time.monotonic() - started)}" if sys.stderr.isatty() else ""
     if hint or seconds:
         typer.echo(f"gradledger: exit status {status}: {meaning}{seconds}{hint}", err=True)
+    if not send and runs and sys.stderr.isatty() and runs_here(destination.url):
+        sent = [f"--send shows this run on {destination.url}"]
+    for line in sent:
+        typer.echo(f"gradledger: {line}", err=True)
     raise typer.Exit(status)
 
 
 # ---------------------------------------------------------------- options
+
+
+def _client(destination: Settings) -> Client:
+    """The client of the service that the runs are sent to."""
+    try:
+        return Client(destination.url, destination.token)
+    except ValueError as error:
+        raise typer.BadParameter(f"GRADLEDGER_URL: {error}", param_hint="--send") from error
 
 
 def _rule_overrides() -> RuleOverrides:
@@ -243,11 +264,11 @@ def _acknowledgements(arguments: list[str]) -> list[tuple[str, str]]:
 
 
 def _run_and_evaluate(
-    training: Training, acknowledged: list[tuple[str, str]]
-) -> tuple[list[CheckedRun], child_process.ExitResult | None, str]:
-    """Run the command, evaluate its records, and print the reports.
+    training: Training, acknowledged: list[tuple[str, str]], client: Client | None, url: str
+) -> tuple[list[CheckedRun], child_process.ExitResult | None, str, list[str]]:
+    """Run the command, evaluate its records, print the reports, and send the runs to a client.
 
-    Also returns why no step was recorded, if none was.
+    Also returns why no step was recorded, if none was, and the lines about what was sent.
     """
     with (
         private_service(_rule_overrides()) as service,
@@ -260,12 +281,13 @@ def _run_and_evaluate(
         service.evaluate_all()
         unused = [r for r, note in acknowledged if not _acknowledge(service.store, r, note)]
         runs = _checked_runs(service.store)
+        sent = list(send_runs(service.store, client, url)) if client else []
     _print(runs, ended, reason)
     if uncompiled:
         typer.echo(WITHOUT_COMPILE, err=True)
     for rule in unused:
         typer.echo(f"gradledger check: --acknowledge {rule}: no such finding", err=True)
-    return runs, ended, reason
+    return runs, ended, reason, sent
 
 
 def _run(
