@@ -104,7 +104,8 @@ def test_a_finding_that_arrives_leaves_the_chart_under_the_pointer_where_it_is(
     page: Page, service: Service
 ) -> None:
     service.post(batch("pointed", [fair_step(1)]))
-    page.set_viewport_size({"width": 1280, "height": 1250})  # the chart is in sight unscrolled
+    # the chart is in sight unscrolled, and the page can be scrolled by as much as the finding adds
+    page.set_viewport_size({"width": 1280, "height": 800})
     open_run(page, "pointed", 1)
     expect(page.locator("#verdict")).to_contain_text("Balanced")
     chart = page.locator("#chart-norm .nsewdrag")

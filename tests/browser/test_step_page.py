@@ -84,6 +84,7 @@ def test_a_step_of_1024_ranks_shows_equal_rows_once_and_those_that_differ_most_f
     expect(rows).to_have_count(4)
     expect(rows.first).to_contain_text("700")
     expect(rows.last).to_contain_text("0 and 1,022 more")
+    expect(page.locator(".plot .main-svg").first).to_be_visible()
     bars = 'document.querySelector(".plot").data[0].x'
     labels = page.evaluate(bars)
     assert set(labels[:2]) == {"700/1", "700/2"}

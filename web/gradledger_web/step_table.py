@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -176,12 +175,10 @@ def worst_rows(rows: list[Row]) -> list[Row]:
 
 def _without_repetitions(rows: list[Row]) -> list[Row]:
     """The first of the rows that differ in nothing but the rank, with the number of the others."""
-    repetitions = Counter(replace(row, rank=0, label="") for row in rows)
-    return [
-        replace(row, alike=repetitions.pop(key) - 1)
-        for row in rows
-        if (key := replace(row, rank=0, label="")) in repetitions
-    ]
+    alike: dict[Row, list[Row]] = {}
+    for row in rows:
+        alike.setdefault(replace(row, rank=0, label=""), []).append(row)
+    return [replace(equal[0], alike=len(equal) - 1) for equal in alike.values()]
 
 
 def _share_difference(row: Row) -> float:

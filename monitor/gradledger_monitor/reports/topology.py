@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from gradledger_monitor.evaluation.quarantine import CannotEvaluate, evaluating
 from gradledger_monitor.model.ranks.topology import Topology, topology
 from gradledger_monitor.model.step_facts import RecordsByRank, RunInfo, StepFacts, merge
-from gradledger_monitor.reports.windows import at_step
+from gradledger_monitor.reports.windows import at_step, steps_in_memory
 from gradledger_monitor.rules.rule import Window
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.runs import queries
 from gradledger_monitor.store.steps.records import recent_records
 
-STEPS = 4  # whose targets are compared
+STEPS = 4  # whose targets are compared; of many ranks, 2
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,8 @@ def run_topology(
     step = queries.last_evaluated_steps(store, run).get(optimizer)
     if info.world_size == 1 or step is None:
         return None
-    by_step = recent_records(store, run, optimizer, step, STEPS)
+    steps = max(2, steps_in_memory(info, STEPS))
+    by_step = recent_records(store, run, optimizer, step, steps)
     records = by_step.pop(step, None)
     if not records:
         return None

@@ -56,6 +56,20 @@ function fit(paper) {
 addEventListener("beforeprint", () => fit(true));
 addEventListener("afterprint", () => fit(false));
 
+// Compiling its 4 MB before the first paint would delay the verdict.
+const painted = () => new Promise((resolve) => (document.hidden ? resolve(null) : requestAnimationFrame(() => setTimeout(resolve))));
+/** Resolved when plotly is loaded, which ``draw`` needs. */
+export const plotly = painted().then(
+  () =>
+    new Promise((resolve, reject) => {
+      const script = document.createElement("script");
+      script.onload = resolve;
+      script.onerror = () => reject(new Error(`${script.src} was not loaded`));
+      script.src = /** @type {HTMLMetaElement} */ (one("meta[name=plotly]")).content;
+      document.head.append(script);
+    }),
+);
+
 /**
  * @param {HTMLElement} plot
  * @param {{data: Trace[], layout: object}} figure

@@ -1,7 +1,7 @@
 // The compare page: one figure in each chart, one line for each run, one x-range for all charts.
 
 import { connectTools, csvOfRuns, hasLogAxis, showLogAxis, sized } from "./chart_tools.js";
-import { draw, formatNumber, layoutOf, smoothed, specOf } from "./charts.js";
+import { draw, formatNumber, layoutOf, plotly, smoothed, specOf } from "./charts.js";
 import { drawCrosshair, nearest, pointedX } from "./crosshair.js";
 import { Curves, fetchJson, interpolate } from "./curves.js";
 import { HiddenLines, lastText, pointText, stepsText } from "./legend.js";
@@ -36,6 +36,7 @@ const state = {
   smoothing: 0, // in steps
   log: /** @type {Map<string, boolean>} */ (new Map()), // of the charts whose axis was switched, by id
 };
+await plotly;
 const hidden = new HiddenLines(section, (box) => redraw(charts.filter((chart) => chart.box === box)));
 
 /** @param {(index: number) => string} extraQuery */

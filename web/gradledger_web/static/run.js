@@ -1,7 +1,7 @@
 // The run page: one x-range for all charts, zoom at full resolution, live while the run is active.
 
 import { connectTools, csvOfCurves, csvOfTraces, hasLogAxis, showLogAxis, sized } from "./chart_tools.js";
-import { draw, evaluationTraces, findingMarks, findingShapes, formatNumber, heatTraces, layoutOf, liveTraces, objectiveTraces, specOf, tracesOf, within } from "./charts.js";
+import { draw, evaluationTraces, findingMarks, findingShapes, formatNumber, heatTraces, layoutOf, liveTraces, objectiveTraces, plotly, specOf, tracesOf, within } from "./charts.js";
 import { drawCrosshair, nearest, pointedX } from "./crosshair.js";
 import { Curves, derived, fetchJson } from "./curves.js";
 import { HiddenLines, lastText, pointText, stepsText } from "./legend.js";
@@ -69,7 +69,7 @@ const state = {
   unit: /** @type {Unit} */ ("step"),
   range: /** @type {Range | null} */ (null),
   whole: await fetchCurves({ figures: firstFigures.join() }),
-  complete: false, // whether the figures of all charts are fetched
+  complete: false, // whether what all charts show is fetched
   zoomed: /** @type {Curves | null} */ (null),
   pointed: /** @type {number | null} */ (null), // x under the pointer
   smoothing: 0, // in steps
@@ -79,6 +79,7 @@ const state = {
   pattern: /** @type {{step: number[], collectives: (number | null)[][]}} */ ({ step: [], collectives: [] }),
 };
 
+await plotly;
 const hidden = new HiddenLines(section, (box) => redraw(charts.filter((chart) => chart.box === box)));
 const shownCurves = () => state.zoomed ?? state.whole;
 /** @returns {Range} */
@@ -203,6 +204,10 @@ async function drawChart(chart) {
   if (state.pointed !== null) showPointed();
 }
 
+// Before its figures are fetched, a chart would be drawn as one without data.
+/** @param {Chart} chart */
+const isFetched = (chart) => state.complete || nearCharts.includes(chart);
+
 // Only visible charts are drawn; the others are drawn when they scroll into view.
 function redraw(some = charts) {
   for (const chart of some) chart.stale = true;
@@ -212,7 +217,7 @@ function redraw(some = charts) {
 
 async function drawVisible() {
   if (dragging) return; // a new range would move the axis under the selection
-  await Promise.all(charts.filter(({ stale, visible }) => stale && visible).map(drawChart));
+  await Promise.all(charts.filter((chart) => chart.stale && chart.visible && isFetched(chart)).map(drawChart));
 }
 
 let dragging = false;
@@ -429,9 +434,8 @@ for (const chart of charts) {
 section.addEventListener("pointermove", point);
 section.addEventListener("pointerleave", point);
 redraw(nearCharts);
-await loadRemainingFigures();
+await Promise.all([loadRemainingFigures(), loadReplaced()]);
 state.complete = true;
-await loadReplaced();
 for (const input of all("[name=unit]", section)) {
   input.addEventListener("change", () => {
     const steps = zoomedSteps();

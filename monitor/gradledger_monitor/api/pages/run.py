@@ -19,7 +19,7 @@ from gradledger_monitor.model.chart_metrics import metrics_of_rule
 from gradledger_monitor.model.findings import Finding
 from gradledger_monitor.model.step_facts import IMPORTED_FROM
 from gradledger_monitor.reports.layers import layers_by_step
-from gradledger_monitor.reports.objectives import objective_curves, summarize
+from gradledger_monitor.reports.objectives import ObjectiveSummary, objective_curves, summarize
 from gradledger_monitor.reports.topology import run_topology
 from gradledger_monitor.reports.windows import at_step, recent_windows
 from gradledger_monitor.rules.objective_verdicts import objective_verdicts
@@ -84,7 +84,8 @@ def show_run(
         quarantined=queries.quarantined_steps(store, run, MAX_QUARANTINED),
         chosen=[line for line in coverage if is_overridden(line.reason)],
         sketches={
-            (f.rule, f.optimizer): _sketches(store, row, f, windows) for f in evaluation.findings
+            (f.rule, f.optimizer): _sketches(store, row, f, windows, objectives)
+            for f in evaluation.findings
         },
         spans=_spans(evaluation.findings, optimizer),
         progress=progress.progress_of(row, listing.rates(store, [run]).get(run), time.time()),
@@ -143,7 +144,11 @@ def marked_steps(finding: Finding) -> list[int]:
 
 
 def _sketches(
-    store: Store, run: RunRow, finding: Finding, windows: Sequence[Window]
+    store: Store,
+    run: RunRow,
+    finding: Finding,
+    windows: Sequence[Window],
+    recent: Sequence[ObjectiveSummary],
 ) -> dict[str, Any]:
     """The charts of a finding: its figure over its steps, and the window that its text is about."""
     margin = max(finding.last_step - finding.first_step, evidence_svg.LEAST_STEPS) // 10
@@ -154,7 +159,7 @@ def _sketches(
     )
     figures = metrics_of_rule(finding.rule)
     values = curves.curves(store, run.id, span, figures, points=evidence_svg.POINTS)
-    drawn = _figures_of_objective(store, run, finding, span) or [
+    drawn = _figures_of_objective(store, run, finding, span, recent) or [
         (f, values["step"], values[f]) for f in figures
     ]
     marked = finding.first_step, finding.last_step
@@ -180,10 +185,12 @@ def layers_of(evidence: Mapping[str, Any]) -> evidence_svg.LayerChart | None:
 
 
 def _figures_of_objective(
-    store: Store, run: RunRow, finding: Finding, span: Span
+    store: Store, run: RunRow, finding: Finding, span: Span, recent: Sequence[ObjectiveSummary]
 ) -> list[tuple[str, list[int], list[float | None]]]:
     """The balance and misallocation of the one objective, of several, that a finding is about."""
     name = finding.evidence.get("objective")
+    if [(each.optimizer, each.name) for each in recent] == [(finding.optimizer, name)]:
+        return []  # the figures of the steps are those of their only objective
     objectives = objective_curves(store, run.id, span, evidence_svg.POINTS) if name else []
     curve = next((c for c in objectives if c.name == name), None)
     if curve is None or len(objectives) == 1:
