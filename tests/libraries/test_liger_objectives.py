@@ -53,6 +53,7 @@ class Model(nn.Module):
         torch.manual_seed(0)
         self.body = nn.Sequential(nn.Linear(HIDDEN, HIDDEN), nn.Tanh())
         self.head = nn.Parameter(torch.randn(CLASSES, HIDDEN) / 4)
+        self.items = 0  # tokens of the window, for losses that divide by them
 
 
 Loss = Callable[[Model, Batch], Tensor]
@@ -106,7 +107,7 @@ def _kto(model: Model, batch: Batch) -> Tensor:
     return value
 
 
-def _grpo(loss_type: str) -> Loss:
+def _grpo(loss_type: str, of_window: bool = False, **options: Any) -> Loss:
     def loss(model: Model, batch: Batch) -> Tensor:
         of = _chunked(
             "grpo",
@@ -115,10 +116,12 @@ def _grpo(loss_type: str) -> Loss:
             beta=0.0,
             loss_type=loss_type,
             max_completion_length=LENGTH,
+            **options,
         )
         mask = (batch.labels != IGNORED).int()
         picked, hidden = batch.labels.clamp_min(0), model.body(batch.inputs)
-        value: Tensor = of(hidden, model.head, picked, mask, batch.rewards)[0]
+        items = {"num_items_in_batch": model.items} if of_window else {}
+        value: Tensor = of(hidden, model.head, picked, mask, batch.rewards, **items)[0]
         return value
 
     return loss
@@ -182,16 +185,20 @@ OBJECTIVES = {
     "dr_grpo": Objective(_grpo("dr_grpo"), lambda batch: len(batch.labels)),
     "bnpo": Objective(_grpo("bnpo"), lambda batch: batch.tokens),
     "dapo": Objective(_grpo("dapo"), lambda batch: batch.tokens),
+    "sapo": Objective(_grpo("sapo"), lambda batch: len(batch.labels)),
+    "cispo": Objective(_grpo("cispo"), lambda batch: batch.tokens),
+    "vespo": Objective(_grpo("vespo"), lambda batch: batch.tokens),
     "jsd of teachers": _teacher("jsd", "JSD"),
     "cosine of teachers": _teacher("cosine_similarity", "CosineSimilarity"),
     "kl": Objective(_kl, lambda batch: batch.labels.numel()),
     "jsd": Objective(_jsd, lambda batch: batch.tokens),
 }
 UNEQUAL, MISSING = "reduction.token_weights_unequal", "reduction.missing_division"
+DOUBLE = "reduction.double_division"
 
 
-# What a loss is multiplied by: of its count, that of the window, and K.
-Share = Callable[[int, int, int], float]
+# What a loss is divided by: of its count, that of the window, and K.
+Divisor = Callable[[int, int, int], float]
 
 
 class Run(NamedTuple):
@@ -201,17 +208,17 @@ class Run(NamedTuple):
     off: list[float]
 
 
-def _train(objective: Objective, sequences: tuple[int, ...], share: Share) -> Run:
+def _train(objective: Objective, sequences: tuple[int, ...], divisor: Divisor) -> Run:
     generator = torch.Generator().manual_seed(1)
     windows = [[_batch(n, generator) for n in sequences] for _ in range(4)]
     model, recorded, off = Model(), Recording(), []
     with recording(recorded):
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
         for window in windows:
-            total = sum(map(objective.count, window))
+            model.items = total = sum(map(objective.count, window))
             for batch in window:
                 loss = objective.loss(model, batch)
-                (loss * share(objective.count(batch), total, len(window))).backward()
+                (loss / divisor(objective.count(batch), total, len(window))).backward()
             true = _true_gradient(objective, model, window)
             applied = [p.grad for p in model.parameters() if p.grad is not None]
             differences = [a - b for a, b in zip(applied, true, strict=True)]
@@ -224,6 +231,7 @@ def _train(objective: Objective, sequences: tuple[int, ...], share: Share) -> Ru
 def _true_gradient(objective: Objective, model: Model, window: list[Batch]) -> list[Tensor]:
     copied = Model()
     copied.load_state_dict(model.state_dict())
+    copied.items = model.items
     loss = objective.loss(copied, _joined(window, objective.parts))
     return list(torch.autograd.grad(loss, list(copied.parameters())))
 
@@ -235,7 +243,7 @@ def _norm(gradients: list[Tensor]) -> Tensor:
 
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_a_right_share_of_the_window_is_balanced(name: str) -> None:
-    run = _train(OBJECTIVES[name], SEQUENCES, lambda count, total, k: count / total)
+    run = _train(OBJECTIVES[name], SEQUENCES, lambda count, total, k: total / count)
     assert max(run.off) < 1e-4
     assert answer(run.recorded) == ({}, "balanced")
     facts = run.recorded.facts()[0]
@@ -245,16 +253,34 @@ def test_a_right_share_of_the_window_is_balanced(name: str) -> None:
 
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_a_mean_of_unequal_micro_batches_is_named(name: str) -> None:
-    run = _train(OBJECTIVES[name], SEQUENCES, lambda count, total, k: 1 / k)
+    run = _train(OBJECTIVES[name], SEQUENCES, lambda count, total, k: k)
     assert min(run.off) > 1e-2
     assert set(answer(run.recorded)[0]) == {UNEQUAL}
 
 
 @pytest.mark.parametrize("name", ["dpo", "kto", "grpo", "kl"])
 def test_a_missing_division_is_named(name: str) -> None:
-    run = _train(OBJECTIVES[name], EVEN, lambda count, total, k: 1.0)
+    run = _train(OBJECTIVES[name], EVEN, lambda count, total, k: 1)
     assert min(run.off) > 1
     assert set(answer(run.recorded)[0]) == {MISSING}
+
+
+@pytest.mark.parametrize("name", ["dapo", "cispo", "vespo"])
+@pytest.mark.parametrize("divided", [False, True])
+def test_a_sum_that_is_divided_by_the_tokens_of_the_window(name: str, divided: bool) -> None:
+    objective = Objective(_grpo(name, of_window=True), lambda batch: batch.tokens)
+    run = _train(objective, SEQUENCES, lambda count, total, k: k if divided else 1)
+    assert max(run.off) == pytest.approx(0.75 if divided else 0, abs=1e-4)
+    findings, verdict = answer(run.recorded)
+    assert set(findings) == ({DOUBLE} if divided else set())
+    assert divided or verdict == "balanced"
+
+
+def test_sequences_that_weigh_as_their_lengths_are_not_measured() -> None:
+    objective = Objective(_grpo("luspo"), lambda batch: len(batch.labels))
+    run = _train(objective, SEQUENCES, lambda count, total, k: total / count)
+    assert answer(run.recorded) == ({}, "incomplete")
+    assert "'luspo'" in str(run.recorded.facts()[0].unmeasured)
 
 
 def test_a_mean_over_tokens_beside_one_over_pairs_is_not_measured() -> None:
@@ -264,6 +290,6 @@ def test_a_mean_over_tokens_beside_one_over_pairs_is_not_measured() -> None:
         return value
 
     objective = Objective(loss, lambda batch: len(batch.labels) // 2, parts=2)
-    run = _train(objective, EVEN, lambda count, total, k: 1 / k)
+    run = _train(objective, EVEN, lambda count, total, k: k)
     assert answer(run.recorded) == ({}, "incomplete")
     assert "mean over tokens and a mean over pairs" in str(run.recorded.facts()[0].unmeasured)
