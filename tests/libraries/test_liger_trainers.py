@@ -1,6 +1,7 @@
-"""The Trainer of transformers with ``use_liger_kernel``, of which the fused loss is applied.
+"""Trainers of transformers and trl with ``use_liger_kernel``, of which the fused loss is applied.
 
-Its kernel runs in Triton's interpreter on a CPU, which fails on the other kernels of Liger.
+Its kernel runs in Triton's interpreter on a CPU, which fails on the other kernels of Liger. In trl
+1.16, the option concerns the layers alone: its trainers compute the loss themselves.
 """
 
 from __future__ import annotations
@@ -22,7 +23,16 @@ pytest.importorskip("liger_kernel.transformers")
 
 from libraries.language import llama  # noqa: E402
 from libraries.test_transformers import run  # noqa: E402
-from libraries.trainers import K  # noqa: E402
+from libraries.test_trl import (  # noqa: E402
+    assert_right,
+    assert_uneven,
+    chat,
+    generating,
+    pair,
+    rows,
+    trainer,
+)
+from libraries.trainers import K, trained  # noqa: E402
 
 LOSS_ALONE = {
     **dict.fromkeys(("rms_norm", "rope", "swiglu", "cross_entropy"), False),
@@ -51,3 +61,31 @@ def test_without_the_count_its_micro_batches_are_means(tmp_path: Path) -> None:
     watched = run(tmp_path, llama(), trainer=CountsNothing, **LIGER)
     assert watched.answer == ("broken", [MISSING, UNEVEN])
     assert all(truth.factor > K / 2 for truth in watched.truth)
+
+
+NO_KERNELS: dict[str, Any] = {
+    "use_liger_kernel": True,
+    "liger_kernel_config": dict.fromkeys(LOSS_ALONE, False),
+}
+
+
+def test_sft_of_trl_is_right(tmp_path: Path) -> None:
+    data = rows(chat, 60)
+    assert_right(trained(trainer("SFT", tmp_path, data, max_length=64, **NO_KERNELS)))
+
+
+@pytest.mark.parametrize("losses", [["sigmoid"], ["sigmoid", "sft"]])
+def test_preferences_of_trl(tmp_path: Path, losses: list[str]) -> None:
+    """Pairs are right; the token loss beside them is a mean over each micro-batch."""
+    options = {"loss_type": losses, "ref_model": llama(), **NO_KERNELS}
+    watched = trained(trainer("DPO", tmp_path, rows(pair), **options))
+    if losses == ["sigmoid"]:
+        assert_right(watched, deviation=1e-3)
+    else:
+        assert_uneven(watched)
+
+
+@pytest.mark.parametrize("loss", ["dapo", "bnpo"])
+def test_rewards_of_trl(tmp_path: Path, loss: str) -> None:
+    watched = generating("GRPO", tmp_path, loss_type=loss, **NO_KERNELS)
+    assert watched.answer[1] == ([] if loss == "dapo" else [UNEVEN])
