@@ -34,7 +34,6 @@ from gradledger.observers.losses.found_losses import (
     graph_inputs,
     saved_factor,
     sequence_number,
-    shape_of,
 )
 from gradledger.observers.losses.loss_patterns import loss_at
 from gradledger.observers.losses.node_names import (
@@ -70,12 +69,12 @@ class _Walk:
     """The walk at the level of single numbers, nearest nodes first. No element is below an end."""
 
     def __init__(
-        self, root: Any, scaling: frozenset[int], ends: frozenset[Any] = frozenset()
+        self, root: Edge, scaling: frozenset[int], ends: frozenset[Any] = frozenset()
     ) -> None:
         self.losses: list[LossNode] = []
         self._scaling, self._ends = scaling, ends
-        self._queue = deque([_Visit(Edge(root), DIRECT)])
-        self._visited = {root}
+        self._queue = deque([_Visit(root, DIRECT)])
+        self._visited = {root.node}
         self._owners: dict[Any, list[LossNode]] = {}
         self._functions: list[_Visit] = []  # of the whole micro-batch, that return one number
         self._spent = 0
@@ -186,17 +185,21 @@ class _Walk:
             self._queue.append(_Visit(edge, path))
 
 
-def find_losses(root: Any, scaling: frozenset[int] = frozenset()) -> list[LossNode]:
+def find_losses(
+    root: Any, scaling: frozenset[int] = frozenset(), output: int = 0
+) -> list[LossNode]:
     """The losses below ``root``, as the script computed them; TooManyNodes: the graph is too large.
 
-    ``scaling``: the nodes (their numbers) that multiply by a loss scale, which is no coefficient.
+    ``output``: of the root's outputs, that from which backward starts; a compiled model may return
+    its loss after its logits. ``scaling``: the nodes (their numbers) that multiply by a loss scale,
+    which is no coefficient.
     """
     only_loss = _find_below_constants(root, scaling)
     if only_loss is not None:
         return [only_loss]
-    walk = _Walk(root, scaling)
+    walk = _Walk(Edge(root, output), scaling)
     losses, shared = walk.run(), walk.shared()
-    losses = _Walk(root, scaling, shared).run() if shared else losses
+    losses = _Walk(Edge(root, output), scaling, shared).run() if shared else losses
     return sorted(losses, key=lambda loss: sequence_number(loss.reduction or loss.node) or 0)
 
 
@@ -222,13 +225,13 @@ def _find_below_constants(root: Any, scaling: frozenset[int]) -> LossNode | None
     return None
 
 
-def below_scaling(root: Any, scaling: frozenset[int]) -> Any:
+def below_scaling(root: Edge, scaling: frozenset[int]) -> Edge:
     """The loss below the product of a GradScaler, the first one of several; else the root."""
-    node = root
+    node = root.node
     while scaling and node.next_functions:
-        below = node.next_functions[0][0]
+        below, output = node.next_functions[0]
         if below is None or _scales(node, scaling):
-            return root if below is None else below
+            return root if below is None else Edge(below, output)
         node = below
     return root
 
@@ -344,21 +347,21 @@ def _norm_of_parameters(node: Any, name: str, path: GraphPath) -> LossNode | Non
     return LossNode(node, name, path, None, node, (node, index), elements, penalty=True)
 
 
-def find_opaque(root: Any) -> tuple[Any, int] | None:
-    """The nearest function that returns a scalar and hides its graph, and the index of the output.
+def find_opaque(root: Edge) -> Edge | None:
+    """The output of the nearest function that returns a scalar and hides its graph.
 
     A custom autograd function, or a compiled graph with the loss inside.
     """
-    queue: deque[tuple[Any, int]] = deque([(root, 0)])
-    visited = {root}
+    queue = deque([root])
+    visited = {root.node}
     while queue and len(visited) <= MAX_NODES:
-        node, output = queue.popleft()
-        if len(shape_of(node, output)) > 0:
+        edge = queue.popleft()
+        if len(edge.shape) > 0:
             continue
-        if isinstance(node, BackwardCFunction):
-            return node, output
-        for below, index in node.next_functions:
+        if isinstance(edge.node, BackwardCFunction):
+            return edge
+        for below, output in edge.node.next_functions:
             if below is not None and below not in visited:
                 visited.add(below)
-                queue.append((below, index))
+                queue.append(Edge(below, output))
     return None

@@ -29,7 +29,7 @@ from gradledger.observers.losses.autograd_graph import (
     find_opaque,
     is_only_scaled,
 )
-from gradledger.observers.losses.found_losses import LossNode, sequence_number
+from gradledger.observers.losses.found_losses import Edge, LossNode, sequence_number
 from gradledger.observers.losses.input_gradients import InputGradients
 from gradledger.observers.losses.loss_nodes import DeclaredLoss, open_term
 from gradledger.observers.losses.loss_patterns import (
@@ -152,7 +152,7 @@ class LossTerms(Observer):
             self._copy_loss(micro_batch, roots)
             return
         graphs = [graph for graph in map(_graph_of, roots) if graph is not None]
-        micro_batch.reaches_input = self._inputs.reach(graphs)
+        micro_batch.reaches_input = self._inputs.reach([graph.node for graph in graphs])
         if declared is not None and len(graphs) == 1:
             self._add_declared(micro_batch, graphs[0], declared)
         else:
@@ -204,7 +204,7 @@ class LossTerms(Observer):
                 if losses:  # the function that runs this backward hides nothing
                     micro_batch.terms = [t for t in micro_batch.terms if t.inferred is None]
                 terms = self._add_terms(micro_batch, losses)
-                self._reached.nested(micro_batch, [graph], terms)
+                self._reached.nested(micro_batch, [graph.node], terms)
                 _number_heads(losses[: len(terms)], terms)
                 for term in terms:
                     # the operations between it and the outer root, or below it, are not known
@@ -212,26 +212,26 @@ class LossTerms(Observer):
                     term.head = 0 if term.head is not None else None
                     micro_batch.missing.pop("terms", None)
 
-    def _add_losses(self, micro_batch: OpenMicroBatch, graphs: list[Any]) -> None:
+    def _add_losses(self, micro_batch: OpenMicroBatch, graphs: list[Edge]) -> None:
         """Add the loss nodes below each root."""
         losses: list[LossNode] = []
         every: list[LossNode] = []
         before, self._thread.numbers = self._thread.numbers, frozenset()
         try:
             for graph in graphs:
-                losses = find_losses(graph, micro_batch.scaling)
+                losses = find_losses(graph.node, micro_batch.scaling, graph.output)
                 every += losses
                 terms = self._add_terms(micro_batch, losses)
                 self._note_repeats(before, losses, terms)
                 self._note_gathered(micro_batch, losses)
-                self._note_parts_without_gradient(micro_batch, graph, losses)
+                self._note_parts_without_gradient(micro_batch, graph.node, losses)
             if len(micro_batch.terms) > 1:
                 micro_batch.task = self._tasks.number(every[0])
             if len(micro_batch.terms) == 1 and losses:
                 micro_batch.terms[0].head = self._tasks.number(losses[0])
                 inferred = micro_batch.terms[0].inferred
                 if isinstance(inferred, Inferred):
-                    inferred.alone = is_only_scaled(graphs[-1], losses[0].node)
+                    inferred.alone = is_only_scaled(graphs[-1].node, losses[0].node)
             elif self._reached.begin(micro_batch, every):
                 for loss, term in zip(every, micro_batch.terms, strict=True):
                     term.task = self._tasks.number(loss)
@@ -297,21 +297,23 @@ class LossTerms(Observer):
     def _guard_hook(self, hook: Callable[..., None]) -> Callable[..., None]:
         return _EngineHook(hook, self._guard)
 
-    def _add_declared(self, micro_batch: OpenMicroBatch, root: Any, declared: DeclaredLoss) -> None:
+    def _add_declared(
+        self, micro_batch: OpenMicroBatch, root: Edge, declared: DeclaredLoss
+    ) -> None:
         """Open a term for the declared loss: the function that hides it if there is one, else the
         root."""
         root = below_scaling(root, micro_batch.scaling)
-        node, output = find_opaque(root) or (root, 0)
+        node, output = find_opaque(root) or root
         term = OpenTerm(DeclaredLoss.KIND, declared.reduction, declared.tokens)
         undo = watch_declared(node, output, term, declared.scale, self._guard_hook)
         micro_batch.undo.append(undo)
         micro_batch.terms.append(term)
 
 
-def _losses_of_part(graph: Any) -> list[LossNode]:
+def _losses_of_part(graph: Edge) -> list[LossNode]:
     """The losses of a checkpointed part; none if it is too large, as a layer of a model."""
     try:
-        losses = find_losses(graph)
+        losses = find_losses(graph.node, output=graph.output)
     except TooManyNodes:
         return []
     return [
@@ -336,9 +338,10 @@ def _noting(note: Callable[[], None]) -> Callable[[Any], Any]:
     return wrap
 
 
-def _graph_of(root: Any) -> Any:
-    """The autograd node of a root, which is a tensor or a ``GradientEdge``."""
-    return getattr(root, "grad_fn", None) if isinstance(root, torch.Tensor) else root.node
+def _graph_of(root: Any) -> Edge | None:
+    """The output of a node that a root is, which is a tensor or a ``GradientEdge``."""
+    node = root.grad_fn if isinstance(root, torch.Tensor) else root.node
+    return None if node is None else Edge(node, root.output_nr)
 
 
 def _is_scalar(roots: tuple[Any, ...]) -> bool:
@@ -370,8 +373,8 @@ def _number_functions(losses: list[LossNode], terms: list[OpenTerm]) -> None:
             term.function = numbers.setdefault(id(loss.path.function), len(numbers) + 1)
 
 
-def _reason_without_terms(roots: list[Any]) -> str:
+def _reason_without_terms(roots: list[Edge]) -> str:
     opaque = next(filter(None, map(find_opaque, roots)), None)
     if opaque is None:
         return "no loss node was found below the root of backward"
-    return f"the loss is computed inside {opaque[0].name()}, where it cannot be seen: {DECLARE}"
+    return f"the loss is computed inside {opaque.node.name()}, where it cannot be seen: {DECLARE}"
