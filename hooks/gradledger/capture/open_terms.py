@@ -34,6 +34,16 @@ class Inferred(Protocol):
         """The values that are read later."""
 
 
+class PassedOn(Protocol):
+    """What shows whether a script passes on the gradients of detached tensors as they are."""
+
+    def reason(self) -> str | None:
+        """Why the weights are not known; None if they are."""
+
+    def deferred(self) -> Iterator[Deferred]:
+        """The values that are read later."""
+
+
 def add_evidence(inferred: Iterable[Inferred | None]) -> None:
     """Add what all micro-batches of a window show."""
     for each in inferred:
@@ -78,6 +88,7 @@ class OpenTerm:
     upstream: Deferred | None = None  # scalar, or [tokens, total, least, most] of a vector
     value: Deferred | None = None  # of the loss alone, in the first micro-batches
     inferred: Inferred | None = None  # of a loss that hides its graph
+    passed_on: PassedOn | None = None  # of a loss on detached tensors
     target: Any = None  # the loss's target, held only until backward begins
     missing: dict[str, str] = field(default_factory=dict)
 
@@ -112,6 +123,10 @@ class OpenTerm:
             _scalar_weight(term, self.upstream.value())
         if self.learned:
             self._divide_by_learned(term)
+        reason = None if self.passed_on is None else self.passed_on.reason()
+        if reason is not None:
+            term.missing.setdefault("weight", reason)
+            term.weight = term.element_weight = term.function_weight = None
         return term
 
     def _divide_by_learned(self, term: Term) -> None:
@@ -145,6 +160,7 @@ class OpenTerm:
         yield from present(self.element_upstream, self.function_upstream, self.value)
         yield from present(*self.divisors, *self.factors, *self.learned)
         yield from () if self.inferred is None else self.inferred.deferred()
+        yield from () if self.passed_on is None else self.passed_on.deferred()
 
     def _resolve_constants(self, term: Term) -> None:
         divisors = [_number_of(each) for each in self.divisors]

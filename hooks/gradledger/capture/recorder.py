@@ -57,6 +57,7 @@ from gradledger.observers.clipping import Clipping
 from gradledger.observers.grad_scaler import GradScalerCalls
 from gradledger.observers.gradient_sample import GradientSample
 from gradledger.observers.graph_captures import GraphCaptures
+from gradledger.observers.inner_backwards import InnerBackwards
 from gradledger.observers.losses.loss_terms import LossTerms
 from gradledger.observers.lr_scheduler import LearningRates
 from gradledger.observers.norms.gradient_norm import GradientNorm
@@ -100,6 +101,7 @@ class Recorder:
                 GradScalerCalls(self.windows, self.close_skipped),
                 PipelineStages(self.windows, self),
                 self.losses,
+                InnerBackwards(self.windows),
                 DataLoaders(self.windows),
                 Collectives(self._backwards),
                 GradientSample(),

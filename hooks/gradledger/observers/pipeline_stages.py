@@ -225,7 +225,12 @@ class PipelineStages(Observer):
             micro_batch.missing.update({"terms": reason, "loss": reason})
 
     def backward_ends(self, micro_batch: OpenMicroBatch, reached: list[OptimizerWindow]) -> None:
-        """A schedule decides when DDP synchronises, and not in a forward."""
+        """A schedule decides when DDP synchronises, and not in a forward.
+
+        It also decides which gradients are passed on, and when: see ``InnerBackwards``.
+        """
+        if self._thread.stage is not None:
+            micro_batch.input_leaves = ()
         if _is_wrapped(self._thread.stage, DDP):
             micro_batch.wrapper = "sync" if self._thread.is_last_backward else "no_sync"
 

@@ -32,15 +32,16 @@ class InputGradients:
         self._left = FIRST_SEARCHES  # backwards that are still searched
         self._times = 0
 
-    def reach(self, graphs: list[Any]) -> bool:
-        """Whether the backward of these graphs was searched, and gives an input a gradient."""
+    def reach(self, graphs: list[Any]) -> tuple[Any, ...]:
+        """The inputs that the backward of these graphs gives a gradient; none if not searched."""
         if self._times < MOST_TIMES and self._may_be_unused():
             self._times += 1
             self._left = max(self._left, SEARCHES_AFTER)
         if not self._left:
-            return False
+            return ()
         self._left -= 1
-        reached = any(not self._is_held(leaf) for leaf in _leaves_without_module(graphs))
+        leaves = _leaves_without_module(graphs)
+        reached = tuple(leaf for leaf in leaves if not self._is_held(leaf))
         if reached:
             self._left = FIRST_SEARCHES
         return reached

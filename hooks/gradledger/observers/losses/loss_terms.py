@@ -66,7 +66,7 @@ COMPILED_AUTOGRAD = "backward runs under compiled autograd, which would compile 
 FREED = "already been freed"  # part of PyTorch's message for the saved tensors of such a graph
 
 
-class _EngineHook:
+class EngineHook:
     """A hook of an autograd node that may fail, and that modes of the script do not see.
 
     It does not take the recorder's lock: the thread that holds it may wait for this backward.
@@ -152,7 +152,8 @@ class LossTerms(Observer):
             self._copy_loss(micro_batch, roots)
             return
         graphs = [graph for graph in map(_graph_of, roots) if graph is not None]
-        micro_batch.reaches_input = self._inputs.reach([graph.node for graph in graphs])
+        micro_batch.input_leaves = self._inputs.reach([graph.node for graph in graphs])
+        micro_batch.reaches_input = bool(micro_batch.input_leaves)
         if declared is not None and len(graphs) == 1:
             self._add_declared(micro_batch, graphs[0], declared)
         else:
@@ -295,7 +296,7 @@ class LossTerms(Observer):
         return terms
 
     def _guard_hook(self, hook: Callable[..., None]) -> Callable[..., None]:
-        return _EngineHook(hook, self._guard)
+        return EngineHook(hook, self._guard)
 
     def _add_declared(
         self, micro_batch: OpenMicroBatch, root: Edge, declared: DeclaredLoss
@@ -324,7 +325,7 @@ def _losses_of_part(graph: Edge) -> list[LossNode]:
 
 
 def _noting(note: Callable[[], None]) -> Callable[[Any], Any]:
-    """A wrapper that calls ``note``; without the recorder's lock, like ``_EngineHook``."""
+    """A wrapper that calls ``note``; without the recorder's lock, like ``EngineHook``."""
 
     def wrap(original: Any) -> Any:
         def method(*args: Any) -> Any:
