@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import keras
 import numpy as np
 import pytest
+import pytorch_optimizer
 import torch
 from lion_pytorch import Lion
 from prodigyopt import Prodigy
 from schedulefree import AdamWScheduleFree, ScheduleFreeWrapper
 from torch import nn
 
+from gradledger_monitor.rules.gradient_scale_effects import optimizer_response
 from helpers.training import accused, tiny_model, windows
 from helpers.updates import recorded_to_the_end
 from libraries.watched import assert_closes_its_windows
+
+COLLECTION = ("SOAP", "AdaBelief", "Adan", "CAME", "Lamb", "Lion", "ScheduleFreeAdamW", "Tiger")
+
+
+def _of_collection(name: str, net: nn.Module) -> Any:
+    return getattr(pytorch_optimizer, name)(net.parameters(), lr=1e-3)
+
 
 MAKE: dict[str, Callable[[nn.Module], Any]] = {
     "lion": lambda net: Lion(net.parameters(), lr=1e-3),
@@ -25,7 +35,19 @@ MAKE: dict[str, Callable[[nn.Module], Any]] = {
     "schedule_free_wrapper": lambda net: ScheduleFreeWrapper(
         torch.optim.SGD(net.parameters(), lr=0.1)
     ),
+    "muon": lambda net: torch.optim.Muon(_matrices(net), lr=1e-3),
+    "lookahead": lambda net: pytorch_optimizer.Lookahead(
+        torch.optim.SGD(net.parameters(), lr=0.1), k=2
+    ),
+    **{name: partial(_of_collection, name) for name in COLLECTION},
 }
+
+
+def _matrices(net: nn.Module) -> list[nn.Parameter]:
+    """Muon is for matrices alone; the vectors are not trained."""
+    for parameter in net.parameters():
+        parameter.requires_grad_(parameter.dim() == 2)
+    return [parameter for parameter in net.parameters() if parameter.requires_grad]
 
 
 @pytest.mark.parametrize("right", [True, False])
@@ -57,3 +79,33 @@ def test_steps_of_keras_are_judged(
     assert not any(record.by_hand for record in records)
     divisor = "reduction.double_division" if steps else "loop.step_every_microbatch"
     assert set(accused(evaluation)) == ({divisor} if divided else set())
+
+
+# Of other packages, those for which a statement on a factor of the gradients is made: none changes
+# the update, as the signs or the sizes of the gradients are divided out.
+CLAIMED: dict[str, Callable[[nn.Module], Any]] = {
+    "lion": lambda net: Lion(net.parameters(), lr=1e-3),
+    "lion_of_collection": lambda net: pytorch_optimizer.Lion(net.parameters(), lr=1e-3),
+    "lamb": lambda net: pytorch_optimizer.Lamb(net.parameters(), lr=1e-3, max_grad_norm=0.0),
+    "muon": lambda net: torch.optim.Muon(_matrices(net), lr=1e-3),
+}
+
+
+@pytest.mark.parametrize("name", CLAIMED)
+def test_a_factor_on_all_gradients_changes_no_update(name: str) -> None:
+    def trained(factor: float) -> list[torch.Tensor]:
+        net = tiny_model()
+        optimizer = CLAIMED[name](net)
+        assert optimizer_response(type(optimizer).__name__) not in (None, "proportional")
+        generator = torch.Generator().manual_seed(0)
+        for _ in range(6):
+            for parameter in net.parameters():
+                if parameter.requires_grad:
+                    noise = torch.randn(parameter.shape, generator=generator)
+                    parameter.grad = noise * factor
+            optimizer.step()
+        return [parameter.detach() for parameter in net.parameters()]
+
+    start = nn.utils.parameters_to_vector(tiny_model().parameters()).detach()
+    once, fourfold = (nn.utils.parameters_to_vector(trained(factor)) for factor in (1.0, 4.0))
+    assert float((once - fourfold).norm() / (once - start).norm()) < 1e-2  # their epsilons
