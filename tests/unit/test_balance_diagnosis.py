@@ -2364,6 +2364,15 @@ def test_a_mean_of_sums_over_samples_is_information(
         assert "mean of one sum for each sample, and nothing divides by K" in finding.summary
 
 
+def test_a_mean_over_samples_of_the_means_of_each_is_not_called_one_of_sums() -> None:
+    """As of diffusion models, whose samples have a weight each."""
+    shape: dict[str, Any] = {"elements": 8, "element_weight": 1 / 8, "undivided": False}
+    micro_batches = [[term(64, 1 / 64, "none", rows=8, size=64, **shape)] for _ in range(4)]
+    (finding,) = judged([facts(record(micro_batches))]).findings
+    assert finding.rule == "reduction.missing_division"
+    assert "mean of one loss per sample, and nothing divides by K" in finding.summary
+
+
 def divided_by(
     main: Sequence[float], aux: Sequence[float], k: int = 4, **changes: Any
 ) -> Diagnosis:

@@ -208,6 +208,32 @@ def test_a_step_beside_the_scaler_is_reported_where_the_scale_is_still_there(
     assert finding_of("step_bypassed", scaled(1, STEP, UPDATE, post_factor=left / SCALE)) is None
 
 
+@pytest.mark.parametrize(
+    ("event", "is_bounded"),
+    [
+        (Event("clip_norm", 2, limit=1.0, norm=32000.0), True),
+        (Event("clip_value", 2, limit=1.0), True),
+        (Event("clip_norm", 2, limit=1.0, norm=0.5), False),
+        (Event("clip_norm", 1, limit=1.0, norm=32000.0), False),
+        (Event("clip_norm", 2, limit=math.inf, norm=32000.0), False),
+    ],
+)
+def test_a_clip_on_scaled_gradients_bounds_what_steps_beside_the_scaler(
+    event: Event, is_bounded: bool
+) -> None:
+    finding = finding_of("step_bypassed", scaled(1, event, UPDATE, post_factor=1.0))
+    assert finding is not None
+    assert ("at most that limit" in finding.summary) is is_bounded
+    assert ("that much too large" in finding.summary) is not is_bounded
+
+
+def test_nothing_is_stated_of_unscaling_that_does_not_take_place() -> None:
+    stepped = finding_of("clip_before_unscale", scaled(1, clip(norm=2048.0), STEP, UPDATE))
+    assert stepped is not None and "After unscaling, the norm is at most" in stepped.summary
+    bypassed = finding_of("clip_before_unscale", scaled(1, clip(norm=2048.0), UPDATE))
+    assert bypassed is not None and "Nothing unscales them before the step" in bypassed.summary
+
+
 @pytest.mark.parametrize("factor", [None, math.nan, math.inf])
 def test_without_a_sample_nothing_is_stated_of_what_is_left(factor: float | None) -> None:
     answers = judged([facts(scaled(1, UPDATE, post_factor=factor))]).coverage

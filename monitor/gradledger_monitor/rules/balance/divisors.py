@@ -9,6 +9,7 @@ from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.model.readings import WeightedTerm
 from gradledger_monitor.model.step_facts import StepFacts
+from gradledger_monitor.model.tolerances import WEIGHT
 from gradledger_monitor.rules.balance.after_backward import is_left_by_loop
 from gradledger_monitor.rules.balance.episodes import may_be_of_episodes
 from gradledger_monitor.rules.balance.evidence import (
@@ -24,6 +25,7 @@ from gradledger_monitor.rules.number_text import significant
 
 MEAN_OF_ALL = "Each micro-batch is divided by the number of all its elements, and by nothing else"
 MEAN_OF_SUMS = "Each micro-batch is the mean of one sum for each sample, and nothing divides by K"
+MEAN_OF_LOSSES = "Each micro-batch is the mean of one loss per sample, and nothing divides by K"
 DISTINCT = 3  # divisors of micro-batches, which are then no count of a window
 
 
@@ -54,8 +56,9 @@ def by_mean_over_all(facts: StepFacts, objective: Objective, balance: float) -> 
     if not is_mean_over_all_alone(facts, objective) or not is_left_by_loop(facts):
         return None
     k = facts.micro_batches_of(objective)
-    of_sums = all((t.loss_term.elements or math.inf) < t.tokens for t in objective.terms)
-    evidence = MEAN_OF_SUMS if of_sums else MEAN_OF_ALL
+    of_losses = all((t.loss_term.elements or math.inf) < t.tokens for t in objective.terms)
+    of_sums = all(map(is_sum_in_each_element, objective.terms))
+    evidence = MEAN_OF_SUMS if of_sums else MEAN_OF_LOSSES if of_losses else MEAN_OF_ALL
     return Diagnosis("missing", "", objective, k, balance / k, evidence)
 
 
@@ -102,6 +105,30 @@ def is_mean_over_all_alone(facts: StepFacts, objective: Objective) -> bool:
             return False
     k = facts.micro_batches_of(objective)
     return k > 1 and has_one_term_in_each(objective, k)
+
+
+def is_mean_of_sums(facts: StepFacts, objective: Objective) -> bool:
+    """Whether the graph shows a mean, over the window, of one sum for each sample.
+
+    As in ``losses.sum(-1).mean()``: the loss of a sample is that of all its tokens together.
+    """
+    weights = 0.0
+    for term in objective.terms:
+        loss = term.loss_term
+        if loss.reduction != "none" or not is_sum_in_each_element(term):
+            return False
+        weights += weight_of_elements(term)
+    constant = abs(objective.coefficient or 1.0) * (facts.run.declared_scale or 1.0)
+    return Near(weights, facts.tolerance)(constant)
+
+
+def is_sum_in_each_element(term: WeightedTerm) -> bool:
+    """Whether each element of the outermost reduction is a sum of several tokens, and no mean.
+
+    Each token then weighs what its element does.
+    """
+    element = abs(number(term.loss_term.element_weight) or 0.0) * term.factor
+    return 0 < (term.loss_term.elements or 0) < term.tokens and Near(element, WEIGHT)(term.weight)
 
 
 def weighs_its_constant(facts: StepFacts, objective: Objective) -> bool:

@@ -157,21 +157,6 @@ def divides_by_samples(facts: StepFacts, objective: Objective) -> bool:
     return Near(divisor, facts.tolerance)(facts.samples)
 
 
-def is_mean_of_sums(facts: StepFacts, objective: Objective) -> bool:
-    """Whether the graph shows a mean, over the window, of one sum for each sample.
-
-    As in ``losses.sum(-1).mean()``: the loss of a sample is that of all its tokens together.
-    """
-    weights = 0.0
-    for term in objective.terms:
-        loss = term.loss_term
-        if loss.reduction != "none" or not 0 < (loss.elements or 0) < term.tokens:
-            return False
-        weights += weight_of_elements(term)
-    constant = abs(objective.coefficient or 1.0) * (facts.run.declared_scale or 1.0)
-    return Near(weights, facts.tolerance)(constant)
-
-
 def is_divided_by(objective: Objective, count: int) -> bool:
     """Whether each term is divided by that constant, and by no other number."""
     return all([number(d) for d in t.loss_term.divisors] == [count] for t in objective.terms)

@@ -43,6 +43,10 @@ FIX_NO_SYNC = """\
 with contextlib.nullcontext() if k == K - 1 else model.no_sync():    # not for the last one
     compute_loss(model(x), y).backward()"""
 
+FIX_FLAG = """\
+# or, if the loop sets the flag instead, before the forward:
+model.require_backward_grad_sync = (k == K - 1)"""
+
 
 LATER = (
     ". If they average these later, as in local SGD, this is intended; the finding is withdrawn "
@@ -155,14 +159,15 @@ class NeverSynced(Rule):
         if norms_are_equal(facts.records.values()) and not _models_differ(facts):
             return not_measured(EQUAL_ALL_THE_SAME)
         under_no_sync = wrappers == {"no_sync"}
+        cause, ranks = _cause(wrappers, record.wrapper), facts.run.world_size
         return finding(
             "error" if self._defers or not under_no_sync else "warning",
             "Gradients are not synchronised between the ranks",
             f"No all-reduce ran in the {counted(facts.micro_batches, 'micro-batch')} of this window"
-            f"{_cause(wrappers)}. Each of the {facts.run.world_size} ranks steps on its own "
-            f"gradients, so the ranks train different models{LATER if under_no_sync else '.'}",
-            FIX_NO_SYNC if "no_sync" in wrappers and "bypassed" not in wrappers else FIX,
-            ranks=facts.run.world_size,
+            f"{cause}. Each of the {ranks} ranks steps on its own gradients, so the ranks "
+            f"train different models{LATER if under_no_sync else '.'}",
+            _fix(wrappers, record.wrapper),
+            ranks=ranks,
             micro_batches=facts.micro_batches,
             bypassed=wrappers == {"bypassed"},
             norms=norms_by_rank(facts),
@@ -210,12 +215,19 @@ def _not_reduced(facts: StepFacts) -> Outcome:
     )
 
 
-def _cause(wrappers: Collection[str | None]) -> str:
+def _cause(wrappers: Collection[str | None], wrapper: str | None) -> str:
     if wrappers == {"bypassed"}:
         return ": forward calls model.module, not the DDP wrapper"
     if wrappers == {"no_sync"}:
-        return ": every micro-batch runs under no_sync()"
+        flag = " or with require_backward_grad_sync = False" if wrapper == "ddp" else ""
+        return f": every micro-batch runs under no_sync(){flag}"
     return ""
+
+
+def _fix(wrappers: Collection[str | None], wrapper: str | None) -> str:
+    if "no_sync" not in wrappers or "bypassed" in wrappers:
+        return FIX
+    return f"{FIX_NO_SYNC}\n{FIX_FLAG}" if wrapper == "ddp" else FIX_NO_SYNC
 
 
 def _may_synchronise_by_hand(facts: StepFacts) -> bool:

@@ -9,11 +9,8 @@ from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.model.token_ledger import total
 from gradledger_monitor.rules.balance.beside import cross_entropy_beside
 from gradledger_monitor.rules.balance.counts import followed_count
-from gradledger_monitor.rules.balance.evidence import (
-    divides_by_samples,
-    ignores_targets,
-    is_mean_of_sums,
-)
+from gradledger_monitor.rules.balance.divisors import is_mean_of_sums
+from gradledger_monitor.rules.balance.evidence import divides_by_samples, ignores_targets
 from gradledger_monitor.rules.balance.patterns import Pattern
 from gradledger_monitor.rules.gradient_scale_effects import changing_factor_effect
 from gradledger_monitor.rules.number_text import counted, significant

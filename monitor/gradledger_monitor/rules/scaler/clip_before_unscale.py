@@ -10,7 +10,7 @@ from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.rules.number_text import significant
 from gradledger_monitor.rules.rule import OK, Precondition, Rule, Window, finding
-from gradledger_monitor.rules.scaler.common import SCALER_IN_USE, static_scale
+from gradledger_monitor.rules.scaler.common import SCALER_IN_USE, bounded, static_scale
 
 # Of the scale. GradScaler starts at 65,536, and clips are mostly to norms near 1: a limit that is
 # not multiplied by the scale stays below, unless the scale has collapsed.
@@ -118,7 +118,7 @@ def _before_division(window: Window, scale: float) -> Outcome:
             summary = (
                 f"The clip to {limit:g} ran on gradients multiplied by {significant(scale)}, by "
                 f"which the loop divides them after it.{_measured(norm, scale)} After the "
-                f"division, {_bounded(event)} at most {(limit or 0) / scale:.3g}."
+                f"division, {bounded(event)} at most {(limit or 0) / scale:.3g}."
             )
             title = "Gradients are clipped before the loss scale is divided out"
             return _report(event, scale, window, title, summary, FIX_OF_STATIC_SCALE)
@@ -127,10 +127,13 @@ def _before_division(window: Window, scale: float) -> Outcome:
 
 def _before_unscale(event: Event, scale: float, window: Window) -> Outcome:
     norm, limit = number(event.norm), number(event.limit)
+    if window.facts.own_calls("unscale") or window.facts.own_calls("scaler_step"):
+        after = f"After unscaling, {bounded(event)} at most {(limit or 0) / scale:.3g}."
+    else:
+        after = "Nothing unscales them before the step."
     summary = (
         f"The clip to {limit:g} ran before GradScaler.unscale_, on gradients multiplied by "
-        f"{significant(scale)}.{_measured(norm, scale)} After unscaling, {_bounded(event)} at most "
-        f"{(limit or 0) / scale:.3g}."
+        f"{significant(scale)}.{_measured(norm, scale)} {after}"
     )
     return _report(event, scale, window, "Gradients are clipped before unscale_", summary, FIX)
 
@@ -161,7 +164,3 @@ def _measured(norm: float | None, scale: float) -> str:
         f" It measured a norm of {significant(norm)}, which is {significant(norm / scale)} "
         "without the scale."
     )
-
-
-def _bounded(event: Event) -> str:
-    return "the norm is" if event.op == "clip_norm" else "each gradient value is"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from gradledger_monitor.ingest.schema import Event
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.step_facts import StepFacts
@@ -77,3 +78,8 @@ def residual(facts: StepFacts) -> float | None:
     if factor is None or scale is None or not math.isfinite(factor):
         return None
     return facts.shared_factors[facts.lowest_rank] * scale
+
+
+def bounded(clip: Event) -> str:
+    """What a clip bounds, as the subject of a sentence."""
+    return "the norm is" if clip.op == "clip_norm" else "each gradient value is"

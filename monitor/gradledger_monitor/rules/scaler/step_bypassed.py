@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import math
+
+from gradledger_monitor.ingest.schema import Event
+from gradledger_monitor.model.clipping import CLIP_CALLS
 from gradledger_monitor.model.findings import Outcome
+from gradledger_monitor.model.numbers import number
+from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.gradient_scale_effects import constant_factor_effect
 from gradledger_monitor.rules.number_text import significant
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_measured
-from gradledger_monitor.rules.scaler.common import SCALER_IN_USE, residual
+from gradledger_monitor.rules.scaler.common import SCALER_IN_USE, bounded, residual
 
 FIX = """\
 scaler.step(optimizer)      # not optimizer.step()
@@ -51,21 +57,43 @@ class StepBypassed(Rule):
 
     def evaluate(self, window: Window) -> Outcome:
         """No scaler step in the window, and the gradients still carry the scale."""
-        record = window.facts.record
-        if record.skipped or window.facts.own_calls("scaler_step"):
+        facts, record = window.facts, window.facts.record
+        if record.skipped or facts.own_calls("scaler_step"):
             return OK
-        left = residual(window.facts)
+        left = residual(facts)
         if left is None:
             return not_measured(record.missing.get("post_factor", "no gradient sample"))
         if left < 2:
             return OK
+        state = _state(left, facts)
         return finding(
             "error",
             "The optimizer steps on scaled gradients",
-            f"optimizer.step() ran without GradScaler.step on gradients that still carry a factor "
-            f"of {significant(left)} from the loss scale, so they are that much too large. "
-            f"{constant_factor_effect(left, window.facts)}.",
+            f"optimizer.step() ran without GradScaler.step on gradients that {state}.",
             FIX,
             factor=left,
-            scale=window.facts.scale,
+            scale=facts.scale,
         )
+
+
+def _state(left: float, facts: StepFacts) -> str:
+    """What the scale has made of the gradients. A clip of them leaves another factor."""
+    last = len(facts.record.micro_batches)
+    clips = [e for op in CLIP_CALLS for e in facts.own_calls(op) if e.after == last and _bounds(e)]
+    clip = clips[-1] if clips else None
+    if clip is None:
+        return (
+            f"still carry a factor of {significant(left)} from the loss scale, so they are that "
+            f"much too large. {constant_factor_effect(left, facts)}"
+        )
+    return (
+        f"nothing unscaled. The clip to {number(clip.limit):g} ran on a factor of "
+        f"{significant(left)} from the loss scale, so {bounded(clip)} at most that limit, whatever "
+        "the gradient without the scale is"
+    )
+
+
+def _bounds(clip: Event) -> bool:
+    """Whether a clip has a limit, which it did not leave the gradients below without a change."""
+    limit, norm = number(clip.limit), number(clip.norm)
+    return limit is not None and math.isfinite(limit) and (norm is None or norm > limit)
