@@ -2714,3 +2714,20 @@ def test_as_many_coordinates_as_micro_batches_show_no_missing_division(
     (found,) = windows(facts(record(corners)))
     assert found.pattern == pattern
     assert found.objective is not None and found.objective.reading.unit == "rows"
+
+
+def test_two_means_with_half_the_weight_each_are_not_divided_by_four() -> None:
+    """As the similarities of two views: 0.5 averages them, and is no 1/K."""
+    shape: dict[str, Any] = {"rows": 4, "size": 128, "positions": 4, "elements": 4}
+    shape |= {"weight_min": 1e-4, "weight_max": 0.043, "weight_size": 0.0192}
+
+    def windows(divisor: float) -> list[StepFacts]:
+        of_elements = {"element_weight": -0.125 / divisor, "coefficient": 0.5 / divisor}
+        view = term(128, -1e-4 / divisor, "none", undivided=divisor == 1, **of_elements, **shape)
+        view.kind = "MeanBackward0"
+        return [facts(record([[view, view]] * 4, number)) for number in (1, 2)]
+
+    (finding,) = judged(windows(1)).findings
+    assert finding.rule == "reduction.missing_division"
+    assert "0.5 is the constant that the loss is multiplied by" in finding.summary
+    assert judged(windows(4)).findings == []

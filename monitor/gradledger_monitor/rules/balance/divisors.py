@@ -151,7 +151,7 @@ def weighs_its_constant(facts: StepFacts, objective: Objective) -> bool:
 def _is_divided_by_its_count_alone(term: WeightedTerm, k: int) -> bool:
     loss = term.loss_term
     divisors = [number(divisor) or 0.0 for divisor in loss.divisors]
-    if loss.reduction == "mean":
+    if loss.reduction == "mean" or loss.kind.startswith("MeanBackward"):
         return bool(loss.undivided) and not divisors
     counts = {term.tokens, loss.rows, loss.size, loss.elements} - {None, k}
     return len(divisors) == 1 and divisors[0] in counts

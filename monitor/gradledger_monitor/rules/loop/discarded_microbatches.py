@@ -62,6 +62,9 @@ class DiscardedMicrobatches(Rule):
     ultralytics/ultralytics#11217, hpcaitech/ColossalAI#1030, timoschick/pet#36
     """
 
+    points_at = ("zero_grad", "backward", "step")
+    single_calls = ("zero_grad",)  # as at the start of each epoch
+
     state = declare(_windows=int, _single=int)
 
     def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
