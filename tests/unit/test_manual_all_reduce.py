@@ -672,6 +672,21 @@ def test_an_all_reduce_of_what_ddp_has_averaged_is_not_blamed_on_the_loss() -> N
     assert "no further all-reduce" in found.fix
 
 
+@pytest.mark.parametrize(("micro_batches", "named"), [(1, True), (2, False), (4, True)])
+def test_a_division_of_what_ddp_has_averaged_is_not_blamed_on_the_loss(
+    micro_batches: int, named: bool
+) -> None:
+    """With as many micro-batches as ranks, the loop may divide by these, and so may the loss."""
+    means = [term(10, 1 / (10 * micro_batches)) for _ in range(micro_batches)]
+    windows = [
+        [record(means, n, sync="averaged", wrapper="ddp", post_factor=0.5) for _ in range(2)]
+        for n in (1, 2)
+    ]
+    (found,) = judged([facts(*sent) for sent in windows]).findings
+    assert ("divides the gradients by 2 after the wrapper" in found.summary) is named
+    assert ("and no factor" in found.fix) is named
+
+
 @pytest.mark.parametrize(("micro_batches", "named"), [(2, False), (4, True)])
 def test_a_sum_of_as_many_micro_batches_as_ranks_may_lack_k(
     micro_batches: int, named: bool

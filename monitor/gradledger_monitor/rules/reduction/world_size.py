@@ -361,7 +361,7 @@ def _ambiguous(window: Window, ranks: int) -> Outcome:
 
 
 def _fix(window: Window) -> str:
-    if _multiplies_later(window):
+    if _multiplies_later(window) or _divides_later(window):
         return FIX_AVERAGED
     if window.facts.divisor is not None:
         return fix_of_tokens(FIX_BY_DIVISOR, window.balance.objective)
@@ -382,6 +382,13 @@ def _multiplies_later(window: Window) -> bool:
     if may_lack_k and not (objective is not None and is_reduced_by_mean(objective)):
         return False
     return multiplied_later(facts, ranks)
+
+
+def _divides_later(window: Window) -> bool:
+    """Whether the loop divides the average by R, which is not the number of micro-batches."""
+    facts, ranks = window.facts, window.facts.run.world_size
+    of_k = facts.micro_batches_of(window.balance.objective) == ranks
+    return not of_k and multiplied_later(facts, 1 / ranks)
 
 
 def _weighs_ranks(facts: StepFacts) -> bool:
@@ -438,6 +445,11 @@ def _cause(window: Window) -> str:
             f": the loop multiplies the gradients by {window.facts.run.world_size} after the "
             "wrapper has averaged them, as an all-reduce does that adds up what is equal on all "
             "ranks"
+        )
+    if _divides_later(window):
+        return (
+            f": the loop divides the gradients by {window.facts.run.world_size} after the wrapper "
+            "has averaged them"
         )
     operation = "division" if excess < 1 else "multiplication"
     if _weighs_ranks(window.facts):
