@@ -87,7 +87,7 @@ def _state(left: float, facts: StepFacts) -> str:
             f"much too large. {constant_factor_effect(left, facts)}"
         )
     return (
-        f"nothing unscaled. The clip to {number(clip.limit):g} ran on a factor of "
+        f"nothing unscaled. The clip to {number(clip.limit):g} ran while they carried a factor of "
         f"{significant(left)} from the loss scale, so {bounded(clip)} at most that limit, whatever "
         "the gradient without the scale is"
     )
