@@ -2731,3 +2731,16 @@ def test_two_means_with_half_the_weight_each_are_not_divided_by_four() -> None:
     assert finding.rule == "reduction.missing_division"
     assert "0.5 is the constant that the loss is multiplied by" in finding.summary
     assert judged(windows(4)).findings == []
+
+
+def test_the_last_window_of_an_epoch_does_not_speak_for_all_before_it() -> None:
+    counts = (4, 4, 4, 2)
+    steps = [facts(record([term(10, 1 / 10)] * k, n)) for n, k in enumerate(counts, 1)]
+    (finding,) = judged(steps).findings
+    assert finding.title == "The loss is not divided by K = 2 (4 in most windows)"
+    assert "balance of step 4 is 2 instead of 1" in finding.summary
+    assert "2 times too large (4 times in most windows)" in finding.summary
+    assert "learning rate changes with the balance" in finding.summary
+    (finding,) = judged(steps[:3]).findings
+    assert finding.title == "The loss is not divided by K = 4"
+    assert "in most windows" not in finding.summary

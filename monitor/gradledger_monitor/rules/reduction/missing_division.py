@@ -6,7 +6,10 @@ from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.rules.balance.further import is_right
 from gradledger_monitor.rules.balance.patterns import FAIR
-from gradledger_monitor.rules.gradient_scale_effects import constant_factor_effect
+from gradledger_monitor.rules.gradient_scale_effects import (
+    changing_factor_effect,
+    constant_factor_effect,
+)
 from gradledger_monitor.rules.number_text import counted, significant
 from gradledger_monitor.rules.objective_names import described, needs_name, objective_name
 from gradledger_monitor.rules.reduction.common import (
@@ -139,12 +142,20 @@ def _of_all(window: Window) -> Outcome:
     leftovers = _of_another_line(window)
     if leftovers:
         return _of_leftovers(window, leftovers, effect)
+    usual = _usual_count(window)
+    most, times = "", f"{k} times too large"
+    if usual != k:  # as in the last window of an epoch
+        most = f" ({usual} in most windows)"
+        times += f" ({usual} times in most windows)"
+    if most and not beside:
+        effect = changing_factor_effect(window.facts)
     return finding(
         "warning",
-        f"The {name} is not divided by K = {k}",
-        f"The balance is {significant(objective.ledger.balance)} instead of "
-        f"{significant(intended(window))}: the gradient{' of this loss' if several else ''} is {k} "
-        f"times too large. "
+        f"The {name} is not divided by K = {k}{most}",
+        f"The balance{f' of step {window.facts.step:,}' if most else ''} is "
+        f"{significant(objective.ledger.balance)} instead of "
+        f"{significant(intended(window))}: the gradient{' of this loss' if several else ''} is "
+        f"{times}. "
         f"{known_from(window)}{effect}.",
         FIX_OF_ONE if beside else factor_fix(MICRO_BATCH_MEAN, window.facts, objective),
         balance=round(objective.ledger.balance, 6),
@@ -152,6 +163,13 @@ def _of_all(window: Window) -> Outcome:
         factor=k,
         misallocation=round(objective.ledger.misallocation, 6),
     )
+
+
+def _usual_count(window: Window) -> int:
+    """The micro-batches of most windows before that lack the division; else those of this one."""
+    before = [closed.micro_batches for closed in window.of_same_loss if closed.pattern == "missing"]
+    usual = max(before, key=before.count, default=0)
+    return usual if 2 * before.count(usual) > len(before) else micro_batches(window)
 
 
 def _of_another_line(window: Window) -> list[int]:
