@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gradledger.records import Event, Replaced, Scaler, StepRecord
+from gradledger.records import Event, Replaced, Resumed, Scaler, StepRecord
 from gradledger_monitor.model.findings import Finding
 from helpers.facts import facts, judged, record, term
 
@@ -589,12 +589,13 @@ def test_a_new_optimizer_with_a_new_scaler_is_information_and_the_second_time_a_
 
 
 def test_an_optimizer_that_resumes_without_the_state_of_its_scaler_is_information() -> None:
-    load = Event("load_state", 0)
     fresh, loaded = Scaler(1, 65536.0), Scaler(1, 65536.0, loaded=True)
-    finding = finding_of("reset", scaled(1, load, STEP, scaler=fresh))
+    trained, new = Resumed(loaded=True, steps=100), Resumed(loaded=True)
+    finding = finding_of("reset", scaled(1, STEP, scaler=fresh, resumed=trained))
     assert finding is not None and finding.severity == "info"
     assert finding.title == "The optimizer is resumed without the state of its GradScaler"
-    assert finding_of("reset", scaled(1, load, STEP, scaler=loaded)) is None
+    assert finding_of("reset", scaled(1, STEP, scaler=loaded, resumed=trained)) is None
+    assert finding_of("reset", scaled(1, STEP, scaler=fresh, resumed=new)) is None
     assert finding_of("reset", scaled(1, STEP, scaler=fresh)) is None
 
 

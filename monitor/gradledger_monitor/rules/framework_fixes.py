@@ -49,9 +49,9 @@ FRAMEWORK_FIXES: dict[str, dict[str, str]] = {
 if accelerator.sync_gradients:
     accelerator.clip_grad_norm_(model.parameters(), max_norm)    # unscales before it clips""",
         "lightning": """\
-trainer = Trainer(gradient_clip_val=1.0)       # unscales before it clips""",
+trainer = Trainer(..., gradient_clip_val=max_norm)  # unscales before it clips""",
         "transformers": """\
-TrainingArguments(..., max_grad_norm=1.0)      # the Trainer unscales before it clips""",
+# Let the Trainer clip, with max_grad_norm of TrainingArguments: it unscales before it clips.""",
     },
     "loop.clip_every_microbatch": {
         "accelerate": """\
@@ -69,19 +69,47 @@ with fabric.no_backward_sync(model, enabled=not last):
     },
     "scheduler.step_every_microbatch": {
         "accelerate": """\
-# prepare both; then call both on every micro-batch: Accelerate skips those inside a window
+# prepare both:
 optimizer, scheduler = accelerator.prepare(optimizer, scheduler)
-with accelerator.accumulate(model):
-    ...""",
+# on every micro-batch, Accelerate skips those inside a window:
+optimizer.step()
+scheduler.step()""",
         "lightning": """\
 return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}""",
     },
 }
 
 
+# In place of that of loop.step_every_microbatch.
+PREPARED = """\
+# an optimizer that is not prepared does not know where a window ends:
+optimizer = accelerator.prepare(optimizer)"""
+
+# Families of rules whose snippets contain calls of a training loop. Those on reductions have their
+# own for each framework.
+_OF_LOOPS = ("clip.", "ddp.", "loop.", "scaler.", "scheduler.")
+_TITLES = {"accelerate": "Accelerate", "lightning": "Lightning", "transformers": "a Trainer"}
+
+
 def fix(run: RunInfo, rule: str, plain: str) -> str:
-    """The snippet for the framework of the run, or the plain one."""
-    return FRAMEWORK_FIXES.get(rule, {}).get(framework(run), plain)
+    """The snippet for the framework of the run, or the plain one, and that it is not proved there.
+
+    ``tests/museum/fixes`` and ``tests/frameworks/fixes`` run what is shown without this note.
+    """
+    name = framework(run)
+    proved = FRAMEWORK_FIXES.get(rule, {}).get(name)
+    if proved is not None:
+        return proved
+    if name not in _TITLES or not rule.startswith(_OF_LOOPS) or plain == PREPARED:
+        return plain
+    if not has_code(plain):
+        return plain
+    return f"# In a loop of plain PyTorch; not tested with {_TITLES[name]}:\n{plain}"
+
+
+def has_code(text: str) -> bool:
+    """Whether a fix is more than a comment on what must hold."""
+    return any(line.strip() and not line.lstrip().startswith("#") for line in text.splitlines())
 
 
 def framework(run: RunInfo) -> str:

@@ -22,7 +22,7 @@ from helpers.facts import judged
 from museum.evaluation import facts_of, locations_of
 from museum.labels import Label
 from museum.stage import Stage
-from museum.truth import gradient
+from museum.truth import CHECKS, gradient
 from museum.truth.seen import Step, look
 from museum.watching import with_hooks
 
@@ -52,12 +52,17 @@ def run(stage: Stage, script: Path, ranks: int = 1, **info: Any) -> Run:
     assert not played.failed, played.printed
     parts = [torch.load(io.BytesIO(each), weights_only=False) for each in played.recorded]
     records = [part["records"] for part in parts]
+    if "fully_shard" in script.read_text():  # the witness runs collectives that gather shards
+        records = stage.play(script, ranks).recorded
     result = judged(facts_of(records, **info))
     located = with_code(result.findings, locations_of(records))
-    return Run(result, _fault([part["testimony"] for part in parts]), located)
+    fault = _fault(parts[0]["evidence"], [part["testimony"] for part in parts])
+    return Run(result, fault, located)
 
 
-def _fault(ranks: list[dict[str, Any]]) -> float:
+def _fault(evidence: str, ranks: list[dict[str, Any]]) -> float:
+    if evidence != "gradient":
+        return CHECKS[evidence].fault(ranks)
     if any(rank["steps"] is None for rank in ranks):
         return math.inf
     return gradient.fault_after_clipping(ranks) if ranks[0]["max_norm"] else gradient.fault(ranks)
@@ -98,8 +103,16 @@ def observe(script: Path, output: Path) -> None:
     def then(names: dict[str, Any]) -> None:
         for handle in handles:
             handle.remove()
+        evidence = names.get("evidence", "gradient")
         label = Label("", "", objective=names.get("objective", "tokens"))
-        testimony.update(gradient.tell(label, names, steps))
+        testimony["evidence"] = evidence
+        testimony["testimony"] = _told(evidence, label, names, steps)
 
     with_hooks(script, output, then=then)
-    torch.save({"records": output.read_bytes(), "testimony": testimony}, output)
+    torch.save({"records": output.read_bytes(), **testimony}, output)
+
+
+def _told(evidence: str, label: Label, names: dict[str, Any], steps: list[Step]) -> dict[str, Any]:
+    if evidence == "gradient" and not steps:
+        return {"steps": None, "max_norm": None}
+    return CHECKS[evidence].tell(label, names, steps)

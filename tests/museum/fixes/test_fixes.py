@@ -8,86 +8,39 @@ from pathlib import Path
 import pytest
 
 from museum.fixes.proof import EXACT, REAL, fixed, run
+from museum.fixes.table import BESIDE_THE_GRADIENT, PLAIN, VERDICTS, fixes
 from museum.stage import Stage
 
 HERE = Path(__file__).parent
 UNEQUAL = "reduction.token_weights_unequal"
-RULES = {
-    "loop/added_again": "loop.losses_added_again",
-    "loop/clipped_each": "loop.clip_every_microbatch",
-    "loop/never_zeroed": "loop.grads_not_zeroed",
-    "loop/stepped_twice": "loop.double_step",
-    "loop/steps_each": "loop.step_every_microbatch",
-    "loop/tail_zeroed": "loop.discarded_microbatches",
-    "loop/zeroed_before": "loop.zeroed_before_step",
-    "loop/zeroed_each": "loop.zeroed_every_microbatch",
-    "ranks/all_under_no_sync": "ddp.never_synced",
-    "ranks/biases_left_out": "ddp.replica_drift",
-    "ranks/by_hand_averaged": "reduction.world_size",
-    "ranks/by_hand_summed": "reduction.world_size",
-    "ranks/class_weighted": UNEQUAL,
-    "ranks/combined_early": "ddp.wrong_microbatch_synced",
-    "ranks/divided_twice": "reduction.double_division",
-    "ranks/factor_of_one_part": "reduction.world_size",
-    "ranks/first_synchronised": "ddp.wrong_microbatch_synced",
-    "ranks/fsdp2_first_synchronised": "ddp.wrong_microbatch_synced",
-    "ranks/fsdp2_not_synchronised": "ddp.never_synced",
-    "ranks/mean_of_means": UNEQUAL,
-    "ranks/not_divided": "reduction.missing_division",
-    "ranks/other_divide_factor": "reduction.world_size",
-    "ranks/outside_the_wrapper": "reduction.world_size",
-    "ranks/over_world_size": "reduction.world_size",
-    "ranks/summed_each": "ddp.missing_no_sync",
-    "ranks/through_module": "ddp.never_synced",
-    "ranks/times_world_size": "reduction.world_size",
-    "ranks/uneven": "ddp.uneven_microbatches",
-    "ranks/weighted_and_averaged": "reduction.world_size",
-    "reduction/all_positions": "reduction.wrong_denominator",
-    "reduction/bare_sum": "reduction.unnormalised_sum",
-    "reduction/class_weighted": UNEQUAL,
-    "reduction/divided_twice": "reduction.double_division",
-    "reduction/first_letters": "reduction.wrong_denominator",
-    "reduction/mean_of_means": UNEQUAL,
-    "reduction/mean_of_means_divided_again": "reduction.double_division",
-    "reduction/not_divided": "reduction.missing_division",
-    "reduction/short_window": "reduction.partial_window",
-    "reduction/smoothed_padding": "reduction.wrong_denominator",
-    "reduction/sum_of_means": "reduction.missing_division",
-    "scaler/bypassed_scaler": "scaler.step_bypassed",
-    "scaler/clipped_while_scaled": "scaler.clip_before_unscale",
-    "scaler/one_loss_unscaled": "scaler.unscaled_backward",
-    "scaler/static_scale": "scaler.clip_before_unscale",
-    "scaler/stepped_beside_the_scaler": "loop.double_step",
-    "scaler/unscaled_in_between": "scaler.unscale_mid_window",
-    "scaler/unscaled_twice": "scaler.double_unscale",
-    "scaler/updated_each": "scaler.update_per_microbatch",
-}
+RANKS = {"ranks": 2, "ranks4": 4}  # of the programs in a folder
 
 
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("name", PLAIN)
 def test_the_fix_that_is_shown_makes_the_gradient_exact(
     stage: Stage, name: str, tmp_path: Path
 ) -> None:
-    program, ranks = HERE / f"{name}.py", 2 if name.startswith("ranks/") else 1
+    program, ranks = HERE / f"{name}.py", RANKS.get(name.partition("/")[0], 1)
+    rule, fix = PLAIN[name]
     wrong = run(stage, program, ranks)
     assert wrong.fault > REAL
+    assert wrong.finding(rule).fix == fixes()[fix]
     script = tmp_path / program.name
-    script.write_text(fixed(program.read_text(), wrong.finding(RULES[name]).fix))
+    script.write_text(fixed(program.read_text(), wrong.finding(rule).fix))
     right = run(stage, script, ranks)
     assert right.fault < EXACT
-    assert (right.result.verdict, right.result.findings) == ("balanced", [])
+    assert (right.result.verdict, right.result.findings) == (VERDICTS.get(name, "balanced"), [])
 
 
-@pytest.mark.parametrize(
-    ("name", "rule"),
-    [("each_synchronised", "ddp.missing_no_sync"), ("started_apart", "ddp.replica_drift")],
-)
+@pytest.mark.parametrize("name", BESIDE_THE_GRADIENT)
 def test_a_fix_of_what_is_right_beside_the_gradient_leaves_it_exact(
-    stage: Stage, name: str, rule: str, tmp_path: Path
+    stage: Stage, name: str, tmp_path: Path
 ) -> None:
-    program = HERE / "ranks" / f"{name}.py"
+    program = HERE / f"{name}.py"
+    rule, fix = BESIDE_THE_GRADIENT[name]
     before = run(stage, program, 2)
     assert before.fault < EXACT
+    assert before.finding(rule).fix == fixes()[fix]
     script = tmp_path / program.name
     script.write_text(fixed(program.read_text(), before.finding(rule).fix))
     after = run(stage, script, 2)

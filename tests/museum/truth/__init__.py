@@ -56,6 +56,7 @@ CHECKS = {
     "finite": Check(path.tell_norms, path.fault_of_nonfinite),
     "loss": Check(path.tell_losses, path.fault_of_loss),
     "limit": Check(path.tell_norms, path.fault_of_limit),
+    "gradient_of_all": Check(scaling.tell_all, scaling.fault_of_all),
     "gradient_in_half": Check(scaling.tell_gradients, scaling.fault_of_gradients),
     "updates": Check(scaling.tell_path, scaling.fault_of_updates),
     "scale_jumps": Check(scaling.tell_path, scaling.fault_of_jumps),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from types import SimpleNamespace
 from typing import Any
 
@@ -120,7 +121,8 @@ def fault_after_clipping(ranks: list[dict[str, Any]]) -> float:
 
 def _errors(ranks: list[dict[str, Any]], limit: float | None) -> list[float]:
     errors = []
-    for each in zip(*(rank["steps"] for rank in ranks), strict=True):
+    for step in itertools.zip_longest(*(rank["steps"] for rank in ranks)):
+        each = [told for told in step if told is not None]  # of the ranks that have data left
         terms = zip(*(gradients for gradients, _, _ in each), strict=True)
         counts = zip(*(numbers for _, numbers, _ in each), strict=True)
         true = sum(sum(t) / sum(n) for t, n in zip(terms, counts, strict=True))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from typing import Any
 
 import torch
@@ -74,6 +75,19 @@ def _clipped(gradient: Tensor, names: dict[str, Any]) -> Tensor:
 def fault_of_gradients(ranks: list[dict[str, Any]]) -> float:
     """The largest relative error of a step's gradient, beyond what fp16 explains."""
     return max(0.0, *(rank["error"] - HALF for rank in ranks))
+
+
+def tell_all(label: Label, names: dict[str, Any], steps: list[Step]) -> dict[str, Any]:
+    """The same; infinite if an optimizer has made more or fewer steps than there are windows."""
+    counts = Counter(id(step.optimizer) for step in steps)
+    if any(count != len(names["windows"]) for count in counts.values()):
+        return {"error": math.inf}
+    return tell_gradients(label, names, steps)
+
+
+def fault_of_all(ranks: list[dict[str, Any]]) -> float:
+    """The largest relative error of a step's gradient, of several optimizers."""
+    return max(float(rank["error"]) for rank in ranks)
 
 
 def tell_path(label: Label, names: dict[str, Any], steps: list[Step]) -> dict[str, Any]:

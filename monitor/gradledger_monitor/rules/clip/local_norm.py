@@ -22,11 +22,10 @@ EQUAL = 1e-4  # of the largest value: ranks that copied one gradient differ by r
 
 
 FIX_OF_REPLICAS = """\
-# first combine the gradients of the ranks, then clip what all of them step on:
 for p in model.parameters():
     dist.all_reduce(p.grad)
     p.grad /= dist.get_world_size()
-torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)"""
+torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)    # after it, what all step on"""
 
 
 class LocalNorm(Rule):

@@ -13,10 +13,9 @@ from gradledger_monitor.rules.number_text import counted, significant
 APART = "The replicas differ between the ranks"
 
 FIX = """\
-class Everything(nn.Module):            # put all trained parameters into one module
-    ...
-# after the last module is added, and after any requires_grad_(True); else wrap it again:
-model = DistributedDataParallel(Everything())
+# where the model is wrapped, after the last module is added and any requires_grad_(True):
+everything = nn.Sequential(body, head)           # one module with all trained parameters
+model = DistributedDataParallel(everything)
 optimizer = make_optimizer(model.parameters())   # over the wrapper's parameters"""
 
 FIX_APART = """\
@@ -36,15 +35,15 @@ HOOK_COMBINES_NOTHING = " The comm hook of DDP combines no gradients in this ste
 
 FIX_IGNORED = """\
 for parameter in ignored:               # the ignored_params of fully_shard, after the last backward
-    dist.all_reduce(parameter.grad, op=dist.ReduceOp.AVG)    # gloo: sum, then divide by the ranks
-optimizer.step()"""
-
-FIX_EXCLUDED = """\
-# let DDP reduce them: leave them out of _set_params_and_buffers_to_ignore_for_model, or
-for parameter in ignored:               # after the last backward of a window
     dist.all_reduce(parameter.grad)
     parameter.grad /= dist.get_world_size()
 optimizer.step()"""
+
+FIX_EXCLUDED = """\
+# where the model is wrapped:
+frozen = [name for name, p in module.named_parameters() if not p.requires_grad]
+DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(module, frozen)
+model = DistributedDataParallel(module)          # reduces all that are trained"""
 
 FIX_BY_HAND = """\
 for parameter in model.parameters():    # all that are trained, after the last backward of a window
@@ -59,10 +58,9 @@ for work in works:                      # before anything reads the gradients
 optimizer.step()                        # on what was all-reduced, and on no copy of it"""
 
 FIX_BESIDE_SHARDS = """\
-for parameter in replicated:            # equal on all ranks at first: no shard of a larger one
-    dist.all_reduce(parameter.grad)     # over all ranks
-    parameter.grad *= factor            # the same number on all ranks
-optimizer.step()                        # at the same learning rate on all ranks"""
+# Only for parameters that are equal on all ranks at first, no shards of larger ones: all-reduce
+# their gradients over all ranks after the last backward of a window, and multiply them by the same
+# number on all ranks."""
 
 FIX_COPIES = """\
 dist.all_reduce(flat)                   # a copy of all gradients

@@ -12,7 +12,7 @@ from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_measure
 
 FIX = """\
 # with DDP(static_graph=True), synchronise the whole first window: no_sync() raises an error there
-last = (i + 1) % K == 0
+last = i == len(window) - 1                   # of this window, which may be a short one
 with contextlib.nullcontext() if last else model.no_sync():
     compute_loss(model(x), y).backward()      # forward also under no_sync()"""
 

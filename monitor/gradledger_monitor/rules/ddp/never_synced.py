@@ -30,7 +30,8 @@ loss = compute_loss(model(x), y)        # call the DDP wrapper, not model.module
 loss.backward()"""
 
 FIX_FSDP2 = """\
-model.set_requires_gradient_sync(k == K - 1)    # before the backward of micro-batch k
+# of this window, which may be a short one; before the backward of micro-batch k
+model.set_requires_gradient_sync(k == len(window) - 1)
 loss.backward()    # hybrid sharding: so set_requires_all_reduce, if the loop calls it"""
 
 FIX_HOOK = """\
@@ -40,7 +41,8 @@ def hook(state, bucket):
     return work.get_future().then(lambda future: future.value()[0])    # not the bucket as it was"""
 
 FIX_NO_SYNC = """\
-with contextlib.nullcontext() if k == K - 1 else model.no_sync():    # not for the last one
+last = k == len(window) - 1             # of this window, which may be a short one
+with contextlib.nullcontext() if last else model.no_sync():
     compute_loss(model(x), y).backward()"""
 
 FIX_FLAG = """\

@@ -9,11 +9,13 @@ from gradledger_monitor.rules.number_text import counted
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_measured
 
 FIX = """\
-model.require_backward_grad_sync = (k == K - 1)   # before the forward
+last = k == len(window) - 1                  # of this window, which may be a short one
+model.require_backward_grad_sync = last      # before the forward
 compute_loss(model(x), y).backward()"""
 
 FIX_FSDP2 = """\
-model.set_requires_gradient_sync(k == K - 1)    # before the backward of micro-batch k
+# of this window, which may be a short one; before the backward of micro-batch k
+model.set_requires_gradient_sync(k == len(window) - 1)
 loss.backward()"""
 
 EFFECTS = {

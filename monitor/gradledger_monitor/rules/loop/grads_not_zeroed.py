@@ -16,7 +16,7 @@ optimizer.step()
 optimizer.zero_grad(set_to_none=True)"""
 
 FIX_BEFORE = """\
-# before the first backward of each window of this optimizer; in the closure, if step() takes one:
+# before the first backward of each window, in the closure if step() takes one:
 optimizer.zero_grad(set_to_none=True)"""
 
 

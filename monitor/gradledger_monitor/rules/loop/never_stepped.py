@@ -13,8 +13,10 @@ ZEROED = 8  # times: the loop begins anew, and does not accumulate for one step
 MOST_COUNTED = 4096  # backwards that the hooks keep of one window
 
 FIX = """\
-last = i + 1 == len(loader)
-if (i + 1) % K == 0 or last:         # also step if an epoch is shorter than K micro-batches
+# instead of the division by K, and of the step after K micro-batches:
+window = min(K, len(loader))         # an epoch may be shorter
+(loss / window).backward()
+if (i + 1) % window == 0:
     optimizer.step()
     optimizer.zero_grad()"""
 

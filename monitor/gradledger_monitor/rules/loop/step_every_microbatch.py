@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.step_facts import StepFacts
+from gradledger_monitor.rules import framework_fixes
 from gradledger_monitor.rules.balance.counts import steps_of_one_window
 from gradledger_monitor.rules.number_text import counted, significant
 from gradledger_monitor.rules.objective_names import element_name
@@ -22,10 +23,6 @@ loss.backward()                      # divided for the accumulation, as before
 if (i + 1) % K == 0:                 # step once per window, not once per micro-batch
     optimizer.step()
     optimizer.zero_grad()"""
-
-FIX_OF_ACCELERATE = """\
-# an optimizer that is not prepared does not know where a window ends:
-optimizer = accelerator.prepare(optimizer)"""
 
 NOT_PREPARED = " Accelerate accumulates meanwhile: the optimizer was not prepared."
 
@@ -98,7 +95,7 @@ class StepEveryMicrobatch(Rule):
             f"The window holds 1 micro-batch, and its balance is 1/{m}{of_declared(window)}: the "
             f"loss is divided for an accumulation over {m} micro-batches that does not take place."
             f"{NOT_PREPARED if unprepared else ''}",
-            FIX_OF_ACCELERATE if unprepared else FIX,
+            framework_fixes.PREPARED if unprepared else FIX,
             balance=round(balance(window), 6),
             micro_batches=1,
             intended_micro_batches=m,

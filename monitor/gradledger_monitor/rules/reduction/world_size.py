@@ -60,10 +60,10 @@ loss.backward()                            # DDP and FSDP average the gradients 
 optimizer.step()                           # no further all-reduce of them, and no factor"""
 
 FIX_ACROSS_GROUPS = """\
-# after the last backward, for each parameter p; across: one rank of each group (FSDP2:
-# p.grad.to_local(), among the ranks that hold the same shard)
-dist.all_reduce(p.grad, group=across)
-p.grad /= dist.get_world_size(across)"""
+# after the last backward, for each parameter p:
+dist.all_reduce(p.grad, group=across)      # one rank of each group
+p.grad /= dist.get_world_size(across)
+# FSDP2: p.grad.to_local(), among the ranks that hold the same shard"""
 
 FIX_BY_HAND_WEIGHTED = """\
 # after the last backward, for each parameter p:

@@ -14,9 +14,8 @@ from gradledger_monitor.rules.scaler.common import SCALER_IN_USE
 from gradledger_monitor.rules.state import declare
 
 FIX = """\
-if torch.isfinite(norm):
-    scaler.step(optimizer)
-scaler.update()                  # also if the step is skipped"""
+scaler.step(optimizer)           # skips gradients that are not finite: it needs no guard
+scaler.update()                  # at the end of every window"""
 
 
 def _no_scaler_and_no_update(window: Window) -> Outcome | None:

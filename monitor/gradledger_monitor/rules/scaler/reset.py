@@ -107,7 +107,8 @@ class Reset(Rule):
                 scale=scale,
                 steps_before=replaced.steps,
             )
-        if scaler is None or scaler.loaded or not window.facts.own_calls("load_state"):
+        resumed = record.resumed  # some frameworks load the empty state of a new optimizer
+        if scaler is None or scaler.loaded or resumed is None or not resumed.steps:
             return OK
         return finding(
             "info",

@@ -11,9 +11,10 @@ from gradledger_monitor.rules.rule import OK, Rule, Window, finding
 from gradledger_monitor.rules.scaler.common import SCALER_IN_USE
 
 FIX = """\
-scaler = torch.amp.GradScaler("cuda")     # one for all losses whose gradients are added up
-scaler.scale(first_loss).backward()
+# for each micro-batch:
+scaler.scale(first_loss).backward()       # one scaler for all losses that are added up
 scaler.scale(second_loss).backward()
+# after the last micro-batch of the window:
 scaler.step(optimizer)
 scaler.update()"""
 

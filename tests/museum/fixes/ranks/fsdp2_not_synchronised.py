@@ -14,10 +14,10 @@ with two_ranks() as rank:
     model = fully_shard(copy.deepcopy(plain))
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     windows = text(4, 1 + rank, EVEN)
-    K = 4
+    windows[2] = windows[2][:2]  # the tail of an epoch
     for window in windows:
         for k, (ids, labels) in enumerate(window):
-            loss = token_loss(model(ids), labels) / K
+            loss = token_loss(model(ids), labels) / len(window)
             # fix
             model.set_requires_gradient_sync(False)
             loss.backward()
