@@ -107,6 +107,16 @@ def test_a_mean_by_class_weights_is_fixed_by_their_sum() -> None:
     assert of(run={"environment": ACCELERATE}) == fixes.SUM_OVER_CLASS_WEIGHTS
 
 
+def test_the_fix_of_one_of_several_losses_leaves_the_others() -> None:
+    def of(**more: Any) -> str:
+        means = [[term(n, 1 / 2 / n), term(4, 1 / 8, kind="MseLossBackward0")] for n in (10, 2)]
+        findings = judged([facts(record(means, **more))]).findings
+        return next(f.fix for f in findings if f.rule == "reduction.token_weights_unequal")
+
+    assert of() == fixes.TERM_MEAN["plain"]
+    assert "backward" not in of()
+
+
 @pytest.mark.parametrize("kind", ["CtcLossBackward0", "MseLossBackward0"])
 def test_another_loss_gets_no_cross_entropy(kind: str) -> None:
     assert shown({}, kind=kind) == fixes.SUM_OVER_WINDOW

@@ -326,6 +326,18 @@ def test_a_constant_of_one_over_k_beside_a_written_division_may_be_a_weight(
     assert (further.status, further.text) == ("ok", text)
 
 
+@pytest.mark.parametrize(("k", "weight"), [(2, "1/2"), (4, "")])
+def test_a_loss_of_balance_1_is_not_called_normalised_if_its_weight_may_be_one_over_k(
+    k: int, weight: str
+) -> None:
+    """0.5 is a usual weight, which at K = 2 looks like a division by K."""
+    batches = [[term(10, 1 / (10 * k), undivided=False), router(0.01 / 4)] for _ in range(k)]
+    found = [f for f in judged([facts(record(batches))] * 2).findings if "missing" in f.rule]
+    assert f"The mean is not divided by K = {k}" == found[0].title
+    assert ("is normalised over the window" in found[0].summary) is not bool(weight)
+    assert f"is divided by K, or its weight is {weight or '1'}" in found[0].summary or not weight
+
+
 @pytest.mark.parametrize(
     ("elements", "more", "words"),
     [
@@ -340,4 +352,6 @@ def test_a_mean_by_hand_is_described_by_what_it_reduces(
         [term(10, 1 / 20, undivided=False), router(0.01 / 4, elements=n, **more)] for n in elements
     ]
     found = [f for f in judged([facts(record(batches))] * 2).findings if "missing" in f.rule]
-    assert found[0].title == "The mean is not divided by K = 2" and words in found[0].summary
+    assert (
+        found[0].title == "The mean is not divided by K = 2" and words in found[0].summary.lower()
+    )

@@ -122,6 +122,7 @@ PLAIN = {
     "reduction/mean_of_means": (_UNEQUAL, f"{_MEANS}[plain]"),
     "reduction/mean_of_means_divided_again": (_DOUBLE, f"{_MEANS}[plain]"),
     "reduction/not_divided": (_MISSING, f"{_NOT_DIVIDED}[plain]"),
+    "reduction/second_head_mean_of_means": (_UNEQUAL, "reduction.fixes.TERM_MEAN[plain]"),
     "reduction/short_window": (
         "reduction.partial_window",
         "reduction.fixes.WINDOW_LENGTH[plain]",

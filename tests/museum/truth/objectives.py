@@ -75,6 +75,13 @@ def two_heads(call: Call, batch: Any) -> Sum:
     return main + 0.1 * auxiliary / others * count, count
 
 
+def two_losses(call: Call, batch: Any) -> list[Sum]:
+    """The next token, and the one after it."""
+    ids, labels, later = batch
+    first, second = call(ids)
+    return [_cross_entropy(first, labels), _cross_entropy(second, later)]
+
+
 def peaked(call: Call, batch: Any) -> Sum:
     """Cross entropy, and the squared log of what softmax divides by."""
     loss, count = tokens(call, batch)

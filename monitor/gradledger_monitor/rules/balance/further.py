@@ -27,6 +27,7 @@ from gradledger_monitor.rules.balance.evidence import (
     coefficient_explains,
     divides_by_all_positions,
     has_one_term_in_each,
+    is_bare_reduction,
     is_round,
     is_undivided_coefficient,
     reductions,
@@ -157,6 +158,15 @@ def is_right(facts: StepFacts, objective: Objective) -> bool:
     return not (objective.is_penalty or undivided) and (
         is_fair(facts, objective) or coefficient_explains(facts, objective, balance)
     )
+
+
+def may_be_a_weight(objective: Objective, k: int) -> bool:
+    """Whether a loss of balance 1 may have a weight of 1/K, a number that authors write.
+
+    A cross entropy that is summed is divided by a count.
+    """
+    of_mean = reductions(objective) == {"mean"} or is_bare_reduction(objective)
+    return k > 1 and is_round(1 / k) and of_mean
 
 
 def lacks_the_division_of(facts: StepFacts, objective: Objective, right: Objective) -> bool:

@@ -96,6 +96,15 @@ loss = F.cross_entropy(logits, labels, weight=class_weights, reduction="sum") / 
 (loss * dist.get_world_size()).backward()                     # DDP and FSDP average over ranks""",
 }
 
+# Of one loss that is added to others.
+TERM_MEAN: dict[Loop, str] = {
+    "plain": """\
+# before the window:
+tokens = sum((labels != -100).sum() for _, labels in window)    # those of this loss
+# where this loss is computed, before it is added to the others:
+loss = F.cross_entropy(logits, labels, reduction="sum") / tokens""",
+}
+
 MICRO_BATCH_MEAN: dict[Loop, str] = {
     "plain": """\
 # for each micro-batch:
@@ -194,9 +203,11 @@ def token_mean(facts: StepFacts, objective: Objective | None) -> str:
     """
     if objective is not None and objective.reading.unit == "loss_weights":
         return SUM_OVER_WEIGHTS
+    several = len(facts.objectives) > 1
     if _has_class_weights(objective):
-        return _code(CLASS_WEIGHTED_MEAN, facts, SUM_OVER_CLASS_WEIGHTS)
-    return fix_of_tokens(_code(TOKEN_MEAN, facts), objective)
+        fixes: dict[Loop, str] = {} if several else CLASS_WEIGHTED_MEAN
+        return _code(fixes, facts, SUM_OVER_CLASS_WEIGHTS)
+    return fix_of_tokens(_code(TERM_MEAN if several else TOKEN_MEAN, facts), objective)
 
 
 def fix_of_tokens(code: str, objective: Objective | None) -> str:

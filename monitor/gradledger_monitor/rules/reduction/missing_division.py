@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.objectives import Objective
-from gradledger_monitor.rules.balance.further import is_right
+from gradledger_monitor.rules.balance.further import is_right, may_be_a_weight
 from gradledger_monitor.rules.balance.patterns import FAIR
 from gradledger_monitor.rules.gradient_scale_effects import (
     changing_factor_effect,
@@ -38,7 +38,8 @@ optimizer.zero_grad(set_to_none=True)
 FEWEST_BEFORE = 3  # windows that show how many backwards a step takes
 
 FIX_OF_ONE = """\
-# divide this loss term as the others: by K, or by what it counts in the whole window"""
+# divide this loss term by K, or by what it counts in the whole window; and each other term that is
+# not divided yet"""
 
 
 class MissingDivision(Rule):
@@ -112,6 +113,9 @@ def _of_one(window: Window, objective: Objective, evidence: str) -> Outcome:
     normalised = f"The {main} is normalised over the window, but "
     if shows(window, "constant"):  # what divides the main loss is not known
         normalised, how = "", how[0].upper() + how[1:]
+    elif _may_be_a_weight(window, objectives[0]):
+        normalised = f"The {main} is divided by K, or its weight is 1/{k}. "
+        how = how[0].upper() + how[1:]
     return finding(
         severity_of_one(objective, objectives),
         f"The {name} is not divided by {by}",
@@ -130,15 +134,18 @@ def _of_all(window: Window) -> Outcome:
     several = needs_name(window.facts)
     name = objective_name(objective, objectives) if several else "loss"
     others = [d for d in window.diagnoses if d.objective not in (None, objective)]
-    beside = any(
-        d.pattern in FAIR or (d.objective and is_right(window.facts, d.objective)) for d in others
-    )
-    effect = (
-        f"Beside the losses that are divided, its weight is {k} times too large, which no "
-        "optimizer cancels"
-        if beside
-        else constant_factor_effect(k, window.facts)
-    )
+    right = [
+        d.objective
+        for d in others
+        if d.objective and (d.pattern in FAIR or is_right(window.facts, d.objective))
+    ]
+    beside, effect = bool(right), constant_factor_effect(k, window.facts)
+    if beside:
+        unknown = all(_may_be_a_weight(window, each) for each in right)
+        effect = (
+            f"{_if_divided(k) if unknown else 'Beside the losses that are divided'}, its weight is "
+            f"{k} times too large, which no optimizer cancels"
+        )
     leftovers = _of_another_line(window)
     if leftovers:
         return _of_leftovers(window, leftovers, effect)
@@ -170,6 +177,17 @@ def _usual_count(window: Window) -> int:
     before = [closed.micro_batches for closed in window.of_same_loss if closed.pattern == "missing"]
     usual = max(before, key=before.count, default=0)
     return usual if 2 * before.count(usual) > len(before) else micro_batches(window)
+
+
+def _may_be_a_weight(window: Window, objective: Objective) -> bool:
+    """Whether the 1/K of a loss may be its weight: K has never been another number."""
+    k = window.facts.micro_batches_of(objective)
+    is_only = all(closed.micro_batches == k for closed in window.past)
+    return is_only and may_be_a_weight(objective, k)
+
+
+def _if_divided(k: int) -> str:
+    return f"If K divides the losses beside it, and 1/{k} is not their weight"
 
 
 def _of_another_line(window: Window) -> list[int]:
