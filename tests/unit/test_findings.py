@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 import pytest
 
-from gradledger.records import Term
+from gradledger.records import Event, Term
 from gradledger_monitor.evaluation.result import inhibit
 from gradledger_monitor.evaluation.rule_outcomes import RESOLVED_AFTER
 from gradledger_monitor.evaluation.run_state import RunState
@@ -208,8 +208,9 @@ def test_a_run_without_a_step_is_incomplete() -> None:
 
 def windows(measured: str) -> list[StepFacts]:
     """One for each character: ``+`` with equal weights, ``-`` not measured, ``s`` skipped, ``0``
-    not measured because all gradients are 0."""
-    syncs = {"-": "unknown", "0": "unknown"}
+    not measured because all gradients are 0, ``c`` not measured, and clipped."""
+    syncs = {"-": "unknown", "0": "unknown", "c": "unknown"}
+    clip = Event("clip_norm", len(RIGHT), limit=1.0, norm=2.0, factor=1.0)
     return [
         facts(
             record(
@@ -218,6 +219,7 @@ def windows(measured: str) -> list[StepFacts]:
                 skipped=each == "s",
                 sync=syncs.get(each, "none"),
                 norm=0.0 if each == "0" else 1.0,
+                events=[clip] if each == "c" else [],
             )
         )
         for number, each in enumerate(measured, 1)
@@ -238,9 +240,11 @@ def test_a_window_that_one_of_the_ranks_measures_counts_although_the_first_has_n
     ("measured", "reason"),
     [
         ("-++", "; not measured in 1 of 3 windows ("),
-        ("-" * 3 + "+", "; not measured in 3 of 4 windows ("),
+        ("-" * 3 + "+++", "; not measured in 3 of 6 windows ("),
         ("+" * 30 + "-" * 7, "; not measured in 7 of 37 windows ("),
-        ("+--" * 10, "; not measured in 20 of 30 windows ("),
+        ("+-" * 15, "; not measured in 15 of 30 windows ("),
+        ("+cc" * 10, "; not measured in 20 of 30 windows ("),
+        ("+-cc" * 10, "; not measured in 30 of 40 windows ("),
         ("+sssss", ""),
         ("sssss+", ""),
         ("+++" + "0" * 20, ""),
@@ -267,7 +271,9 @@ def test_a_run_is_balanced_if_enough_windows_and_one_of_the_last_are_measured(
         ("+" + "-" * 9, "not measured in the last 9 windows: "),
         ("+++" + "-" * 5, "not measured in the last 5 windows: "),
         ("+" * 30 + "-" * 8, "not measured in the last 8 windows: "),
-        ("+----" * 9 + "+", "measured in 10 of 46 windows: "),
+        ("-" * 3 + "++", "measured in 2 of 5 windows: "),
+        ("+--" * 9 + "+", "measured in 10 of 28 windows: "),
+        ("+cccc" * 9 + "+", "measured in 10 of 46 windows: "),
     ],
 )
 def test_a_run_is_not_balanced_by_few_or_early_windows(measured: str, reason: str) -> None:

@@ -10,6 +10,7 @@ from gradledger_monitor.evaluation.rule_outcomes import RuleOutcomes, failed, mi
 from gradledger_monitor.evaluation.snapshot_codec import MeasuredWindows, RuleEvaluationState
 from gradledger_monitor.model.findings import EvaluationResult, Outcome
 from gradledger_monitor.model.inactivity import Inactivity
+from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules import state as rule_state
 from gradledger_monitor.rules.balance.history import ONE_MORE
@@ -19,7 +20,9 @@ from gradledger_monitor.rules.rule import Precondition, Rule, Window, about_step
 # Of these windows at the end of a run, or of this share of all, one must be measured.
 LAST_WINDOWS = 8
 LAST_SHARE = 0.1
-LEAST_SHARE = 0.25  # of the windows that must be measured
+# As many windows must be measured as those in which the rule cannot decide; and this share of all,
+# with those whose gradients cannot be compared because the loop clips a part of them.
+LEAST_SHARE = 0.25
 
 
 class RuleEvaluation(RuleOutcomes):
@@ -30,7 +33,7 @@ class RuleEvaluation(RuleOutcomes):
         self.rule = rule
         self.counts_windows = rule.by_window and rule.kind == "S"
         self.last_outcome: Outcome | None = None  # of the last window
-        self.windows = MeasuredWindows(0, 0, 0, "")
+        self.windows = MeasuredWindows(0, 0, 0, "", 0)
 
     def count_unmeasured(self, outcome: Outcome, facts: StepFacts) -> None:
         """Count a window that is not measured: none that applies nothing, or that a later one
@@ -45,6 +48,7 @@ class RuleEvaluation(RuleOutcomes):
             windows.unmeasured += 1
             windows.latest += 1
             windows.reason = outcome.reason
+            windows.clipped += _is_clipped(facts)
 
     def miss(self, step: int, reason: str) -> None:
         """A step could not be observed or evaluated: the rule cannot report ok for the run."""
@@ -81,7 +85,7 @@ class RuleEvaluation(RuleOutcomes):
         """
         self.carry(evaluation)
         measured = self.strongest is not None and self.strongest.status == "ok"
-        self.windows = MeasuredWindows(step if measured else 0, 0, 0, "")
+        self.windows = MeasuredWindows(step if measured else 0, 0, 0, "", 0)
         self.after_gap(step)
 
     def coverage(self) -> Outcome | None:
@@ -105,7 +109,8 @@ class RuleEvaluation(RuleOutcomes):
         if windows.latest >= last or windows.latest > windows.measured:
             share = f"not measured in the last {counted(windows.latest, 'window')}"
             return Outcome("not_measured", f"{share}: {windows.reason}")
-        if windows.measured < LEAST_SHARE * total:
+        undecided = windows.unmeasured - windows.clipped
+        if windows.measured < max(LEAST_SHARE * total, undecided):
             share = f"measured in {windows.measured:,} of {counted(total, 'window')}"
             return Outcome("not_measured", f"{share}: {windows.reason}")
         if not windows.unmeasured:
@@ -135,6 +140,13 @@ class RuleEvaluation(RuleOutcomes):
 
     def _thresholds(self) -> dict[str, float]:
         return {name: getattr(self.rule, name) for name in self.rule.parameters()}
+
+
+def _is_clipped(facts: StepFacts) -> bool:
+    """Whether the loop clipped some of the gradients, which then differ by more than a factor."""
+    by_norm = ((number(clip.norm), number(clip.limit)) for clip in facts.own_calls("clip_norm"))
+    engaged = any(norm is not None and limit and norm > limit for norm, limit in by_norm)
+    return engaged or bool(facts.own_calls("clip_value"))
 
 
 # The rules of one optimizer that declare the same precondition.

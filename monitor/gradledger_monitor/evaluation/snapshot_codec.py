@@ -27,7 +27,7 @@ from gradledger_monitor.model.findings import Lifecycle, Severity, Status
 from gradledger_monitor.rules.balance.patterns import Pattern
 from gradledger_monitor.rules.state import plain
 
-FORMAT = 14
+FORMAT = 15
 _CHECKSUM = 16  # bytes
 
 
@@ -83,6 +83,7 @@ class MeasuredWindows(Struct, forbid_unknown_fields=True):
     unmeasured: int
     latest: int  # windows since the last measured one, none of which is
     reason: str  # of the last window that was not measured
+    clipped: int  # of the unmeasured ones: those that the loop clips
 
 
 class RuleEvaluationState(Struct, frozen=True, forbid_unknown_fields=True):
