@@ -10,6 +10,8 @@ import pytest
 
 from gradledger_monitor.model.findings import EvaluationResult, Finding, TreeNode
 from gradledger_monitor.reports import terminal
+from gradledger_monitor.reports.objectives import ObjectiveSummary
+from gradledger_web.formatting import NOT_MEASURED
 
 FINDING = Finding(
     rule="reduction.token_weights_unequal",
@@ -46,6 +48,43 @@ def test_it_has_verdict_steps_evidence_and_fix() -> None:
 
 def test_summaries_are_not_markup() -> None:
     assert "[bold]sits[/bold]" in text()
+
+
+OBJECTIVE = ObjectiveSummary(
+    optimizer=0,
+    name="cross entropy",
+    unit="tokens",
+    first_step=1,
+    last_step=12,
+    steps=12,
+    count=223.0,
+    balance=1.0,
+    misallocation=0.0,
+    misallocation_peak=0.0,
+    coefficient=None,
+    share=0.9,
+    status="ok",
+    text="balanced",
+)
+
+
+def test_several_objectives_are_side_by_side() -> None:
+    router = replace(
+        OBJECTIVE, name="mean [b]", unit=None, balance=None, status="finding", text="K = 4"
+    )
+
+    def lines(*objectives: ObjectiveSummary) -> list[str]:
+        stream = io.StringIO()
+        evaluation = EvaluationResult("suspect", [], [NODE], {})
+        report = terminal.report("mine", 12, 1, evaluation, objectives=objectives)
+        terminal.console(stream).print(report)
+        return [" ".join(line.split()) for line in stream.getvalue().splitlines()]
+
+    several = lines(OBJECTIVE, router)
+    assert "Objective Per step Balance Verdict" in several
+    assert "cross entropy 223 tokens 1 balanced" in several
+    assert f"mean [b] {NOT_MEASURED} {NOT_MEASURED} K = 4" in several
+    assert not any("Objective" in line for line in lines(OBJECTIVE))
 
 
 class Terminal(io.StringIO):

@@ -15,7 +15,7 @@ from gradledger_monitor.gate.checked_runs import checked_run
 from gradledger_monitor.gate.private_service import private_service
 from gradledger_monitor.gate.result import CheckedRun, Gate
 from gradledger_monitor.model.findings import EvaluationResult
-from gradledger_monitor.reports.terminal import console, report
+from gradledger_monitor.reports.terminal import console
 from gradledger_monitor.rules.docs import rules_by_id
 from gradledger_monitor.rules.overrides import RuleOverrides
 from gradledger_monitor.store.runs import queries
@@ -92,7 +92,5 @@ def _report(runs: Sequence[CheckedRun]) -> str:
     stream = io.StringIO()
     output = console(stream)
     for run in runs:
-        output.print(
-            report(run.name, run.steps, run.ranks, run.evaluation, run.absent, run.revision.text)
-        )
+        output.print(run.report())
     return stream.getvalue()

@@ -6,10 +6,13 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from rich.console import RenderableType
+
 from gradledger_monitor.evaluation.result import is_history
 from gradledger_monitor.model.code.revision import NOT_KNOWN, Revision
 from gradledger_monitor.model.findings import SEVERITIES, EvaluationResult, Finding
 from gradledger_monitor.reports.objectives import ObjectiveSummary
+from gradledger_monitor.reports.terminal import report
 from gradledger_monitor.reports.topology import RunTopology
 from gradledger_monitor.rules.docs import rules_by_id
 
@@ -30,6 +33,18 @@ class CheckedRun:
     def absent(self) -> Sequence[int]:
         """The ranks that never sent a record."""
         return self.topology.never_sent if self.topology else ()
+
+    def report(self) -> RenderableType:
+        """What a person reads in a terminal."""
+        return report(
+            self.name,
+            self.steps,
+            self.ranks,
+            self.evaluation,
+            self.absent,
+            self.revision.text,
+            self.objectives,
+        )
 
 
 @dataclass(frozen=True)

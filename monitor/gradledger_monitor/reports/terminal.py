@@ -12,6 +12,7 @@ from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.rule import Rule
 from rich.segment import Segment
+from rich.table import Table
 from rich.text import Text
 
 from gradledger_monitor.common.sanitize import printable, sanitize
@@ -23,6 +24,7 @@ from gradledger_monitor.model.findings import (
     TreeNode,
     fix_title,
 )
+from gradledger_monitor.reports.objectives import ObjectiveSummary
 from gradledger_monitor.rules.overrides import EVALUATED_WITH, OFF
 from gradledger_web import formatting, glossary, headline
 
@@ -60,8 +62,9 @@ def report(
     evaluation: EvaluationResult,
     absent: Sequence[int] = (),
     revision: str = "",
+    objectives: Sequence[ObjectiveSummary] = (),
 ) -> RenderableType:
-    """The verdict, the findings with their fixes, and the decision tree.
+    """The verdict, the findings with their fixes, several objectives, and the decision tree.
 
     ``absent`` are the ranks that never sent a record; ``revision``: which code was trained.
     """
@@ -72,6 +75,7 @@ def report(
         *([Text(printable(revision), style="dim")] if revision else []),
         *(_finding(*together) for together in _together(evaluation.findings)),
         Text(),
+        *_objectives(objectives),
         *(_node(node) for node in evaluation.tree),
         *_overrides(evaluation),
     )
@@ -155,6 +159,24 @@ def _acknowledgement(acknowledgement: Acknowledgement) -> str:
     if acknowledgement.until:
         until = f", until {datetime.fromtimestamp(acknowledgement.until):%Y-%m-%d %H:%M}"
     return f"acknowledged{by}{until}: {acknowledgement.note}"
+
+
+def _objectives(objectives: Sequence[ObjectiveSummary]) -> Iterator[RenderableType]:
+    """The losses of a run with several, side by side."""
+    if len(objectives) < 2:
+        return
+    rows = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for name in ("Objective", "Per step", "Balance", "Verdict"):
+        rows.add_column(name, justify="right" if name == "Balance" else "left", overflow="fold")
+    for each in objectives:
+        count = formatting.NOT_MEASURED
+        if each.unit:
+            count = f"{formatting.quantity(each.count)} {each.unit}"
+        balance, text = formatting.figure(each.balance), Text(printable(each.text))
+        text.stylize(_STATUS_STYLES[each.status])
+        rows.add_row(Text(printable(each.name)), Text(printable(count)), balance, text)
+    yield _Indented(rows)
+    yield Text()
 
 
 def _node(node: TreeNode) -> RenderableType:

@@ -40,7 +40,7 @@ from gradledger_monitor.gate.send_runs import runs_here, send_runs
 from gradledger_monitor.gate.version_control import version_control_of
 from gradledger_monitor.model.code.revision import Revision
 from gradledger_monitor.model.findings import Acknowledgement, EvaluationResult
-from gradledger_monitor.reports.terminal import console, report
+from gradledger_monitor.reports.terminal import console
 from gradledger_monitor.reports.verdict_json import verdict_json
 from gradledger_monitor.rules.docs import rules_by_id
 from gradledger_monitor.rules.overrides import RuleOverrides
@@ -400,8 +400,7 @@ def _print(runs: list[CheckedRun], ended: child_process.ExitResult | None, reaso
     """On stderr: stdout belongs to the command."""
     output = console(sys.stderr)
     for run in runs:
-        revision = run.revision.text
-        output.print(report(run.name, run.steps, run.ranks, run.evaluation, run.absent, revision))
+        output.print(run.report())
     if ended is None:
         output.print("gradledger: the command did not start", style="bold red")
         return

@@ -38,8 +38,8 @@ optimizer.zero_grad(set_to_none=True)
 FEWEST_BEFORE = 3  # windows that show how many backwards a step takes
 
 FIX_OF_ONE = """\
-# divide this loss term by K, or by what it counts in the whole window; and each other term that is
-# not divided yet"""
+# divide this loss term by K, or by what it counts in the whole window; and each other term
+# that is not divided yet"""
 
 
 class MissingDivision(Rule):
