@@ -244,6 +244,11 @@ def test_a_run_that_has_diverged_is_broken_until_its_loss_comes_back() -> None:
     found = finding("loss.diverging", recovered)
     assert found is not None and found.lifecycle == "resolved"
     assert recovered.verdict == "balanced" or accused(recovered).keys() == {"norm.spike"}
+    answers = [next(n for n in r.tree if n.node == "loss") for r in (result, recovered)]
+    assert [(n.status, n.past) for n in answers] == [
+        ("finding", ""),
+        ("ok", f"resolved after step {found.last_step}: {found.title}"),
+    ]
 
 
 def test_a_model_that_guesses_after_it_diverged_has_not_come_back() -> None:

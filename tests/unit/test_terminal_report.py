@@ -46,6 +46,14 @@ def test_it_has_verdict_steps_evidence_and_fix() -> None:
     assert "  loss.backward()" in report
 
 
+def test_an_answer_states_what_is_resolved() -> None:
+    stream, past = io.StringIO(), "resolved after step 40: The training loss diverges"
+    node = TreeNode("loss", "Does the loss look normal?", "ok", "reported loss", past)
+    result = EvaluationResult("balanced", [], [node], {})
+    terminal.console(stream).print(terminal.report("mine", 90, 1, result))
+    assert f"Does the loss look normal? ({past})" in stream.getvalue()
+
+
 def test_summaries_are_not_markup() -> None:
     assert "[bold]sits[/bold]" in text()
 

@@ -46,6 +46,7 @@ class Node:
     status: str
     answer: str
     reason: str
+    past: str  # what was, of findings that are resolved
     evidence: str
     severity: str  # of its worst finding; empty if it has none
     findings: list[Finding]
@@ -99,6 +100,7 @@ def _node(
         status=node.status,
         answer=ANSWERS[node.status],
         reason="" if answered else node.reason,
+        past=node.past,
         evidence=evidence if answered else "",
         severity=max((f.severity for f in findings), key=SEVERITIES.index, default=""),
         findings=findings,

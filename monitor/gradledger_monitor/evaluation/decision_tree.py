@@ -102,12 +102,22 @@ def is_answered_by(node: str, rule: str) -> bool:
     return node in nodes_of(rule) or rule in besides
 
 
-def build_tree(coverage: Mapping[str, Outcome], required: Set[str]) -> list[TreeNode]:
-    """Each question with its status; ``required`` are the rules that every run must measure."""
-    return [_node(question, coverage, required) for question in QUESTIONS]
+def build_tree(
+    coverage: Mapping[str, Outcome], required: Set[str], past: Mapping[str, str]
+) -> list[TreeNode]:
+    """Each question with its status; ``required`` are the rules that every run must measure.
+
+    ``past`` are the texts of findings that are resolved, by rule.
+    """
+    return [_node(question, coverage, required, past) for question in QUESTIONS]
 
 
-def _node(question: Question, coverage: Mapping[str, Outcome], required: Set[str]) -> TreeNode:
+def _node(
+    question: Question,
+    coverage: Mapping[str, Outcome],
+    required: Set[str],
+    past: Mapping[str, str],
+) -> TreeNode:
     outcomes = {
         rule: outcome
         for rule, outcome in coverage.items()
@@ -120,7 +130,8 @@ def _node(question: Question, coverage: Mapping[str, Outcome], required: Set[str
     reason = _reason(status, outcomes, required)
     if status == "ok" and not reason and question.needs in outcomes:
         reason = outcomes[question.needs].reason
-    return TreeNode(question.node, question.text, status, reason)
+    before = "; ".join(text for r, text in past.items() if is_answered_by(question.node, r))
+    return TreeNode(question.node, question.text, status, reason, before)
 
 
 def _status(outcomes: Mapping[str, Outcome], required: Set[str]) -> Status:

@@ -36,7 +36,8 @@ def evaluation_result(
     findings = by_importance(inhibit(findings, by_id))
     coverage = strongest_outcomes(outcomes, run)
     required = {i for i, rule in by_id.items() if rule.kind == "S" and not rule.secondary}
-    tree = build_tree(_answers(coverage, outcomes, by_id), required)
+    past = _resolved(findings, by_id)
+    tree = build_tree(_answers(coverage, outcomes, by_id), required, past)
     severities = [f.severity for f in findings if counts(f, by_id.get(f.rule))]
     texts = {
         rule_id: coverage_text(outcome, by_id.get(rule_id), overrides)
@@ -124,19 +125,31 @@ def _answers(
     outcomes: Iterable[RuleOutcomes],
     rules: Mapping[str, type[RuleDefinition]],
 ) -> Mapping[str, Outcome]:
-    """What the decision tree states of each rule: information about what has passed is an ok."""
+    """What the decision tree states of each rule: a finding of what has passed is an ok."""
     past: dict[str, Outcome] = {}
     current = set()
     for each in outcomes:
         finding = each.finding()
         if finding is None:
             continue
-        is_over = each.has_passed() or is_history(finding, rules.get(each.rule_id))
-        if is_over and finding.severity == "info":
+        if is_history(finding, rules.get(each.rule_id)):
+            past[each.rule_id] = Outcome("ok", coverage[each.rule_id].reason)
+        elif each.has_passed() and finding.severity == "info":
             past[each.rule_id] = Outcome("ok", coverage[each.rule_id].reason or finding.title)
         else:
             current.add(each.rule_id)
     return {**coverage, **{rule: o for rule, o in past.items() if rule not in current}}
+
+
+def _resolved(
+    findings: Iterable[Finding], rules: Mapping[str, type[RuleDefinition]]
+) -> Mapping[str, str]:
+    """What was, by rule, of findings that are resolved; of symptoms only, nothing."""
+    return {
+        f.rule: f"resolved after step {f.last_step:,}: {f.title}"
+        for f in findings
+        if is_history(f, rules.get(f.rule)) and f.inhibited_by is None
+    }
 
 
 def strongest_outcomes(outcomes: Iterable[RuleOutcomes], run: RunInfo) -> dict[str, Outcome]:

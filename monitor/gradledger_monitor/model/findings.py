@@ -125,6 +125,12 @@ class TreeNode:
     question: str
     status: Status
     reason: str = ""
+    past: str = ""  # findings that are resolved: the answer is that of the present
+
+    @property
+    def detail(self) -> str:
+        """The reason of the answer, and what was before."""
+        return "; ".join(filter(None, (self.reason, self.past)))
 
 
 @dataclass(frozen=True)

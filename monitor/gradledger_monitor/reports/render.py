@@ -240,7 +240,7 @@ def cost_text(cost: Cost) -> str:
 
 
 def _tree(incident: Incident) -> list[tuple[str, str, str]]:
-    return [(n.question, glossary.STATUSES[n.status], n.reason) for n in incident.evaluation.tree]
+    return [(n.question, glossary.STATUSES[n.status], n.detail) for n in incident.evaluation.tree]
 
 
 def _timeline_title(incident: Incident) -> str:

@@ -182,7 +182,8 @@ def _objectives(objectives: Sequence[ObjectiveSummary]) -> Iterator[RenderableTy
 def _node(node: TreeNode) -> RenderableType:
     status, style = f"  {glossary.STATUSES[node.status]:<15}", _STATUS_STYLES[node.status]
     counts = node.status != "ok" or node.node == "norm"  # the spikes; an ok of others has none
-    reason = f" ({node.reason})" if node.reason and counts else ""
+    detail = node.detail if counts else node.past
+    reason = f" ({detail})" if detail else ""
     return _Indented(Text.assemble(node.question, (reason, "dim")), status, style)
 
 
