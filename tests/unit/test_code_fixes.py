@@ -15,6 +15,7 @@ from gradledger_monitor.rules.scaler import clip_before_unscale
 
 RULES = {
     after_step.FIX: "clip.after_step",
+    after_step.FIX_VALUES: "clip.after_step",
     MICRO_BATCH_MEAN["plain"]: "reduction.missing_division",
     MICRO_BATCH_MEAN["accelerate"]: "reduction.missing_division",
     ONE_DIVISION["plain"]: "reduction.double_division",
@@ -184,6 +185,8 @@ def test_a_clip_moves_before_the_step_of_its_block() -> None:
     ):
         assert is_generic(fix_of(fix, uncertain)), uncertain
     assert is_generic(fix_of(fix, late, others=1))
+    by_value = [text.replace("grad_norm_", "grad_value_") for text in (late, right)]
+    assert changed(after_step.FIX_VALUES, by_value[0]) == by_value[1]
 
 
 def test_gradients_are_zeroed_after_the_step_and_not_before_it() -> None:

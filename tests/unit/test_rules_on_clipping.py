@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import pytest
 
-from gradledger.records import Event, StepRecord
+from gradledger.records import Event, Op, StepRecord
 from gradledger_monitor.model.findings import Finding
 from helpers.facts import facts, judged, record, term
 
@@ -93,15 +94,21 @@ def test_the_scale_of_a_grad_scaler_is_no_count() -> None:
     assert finding_in(window) is None
 
 
-def late_clips(*norms: float, limit: float = 1.0, fresh: bool = True, extra: int = 0) -> list[str]:
+def late_clips(
+    *norms: float | None,
+    limit: float = 1.0,
+    fresh: bool = True,
+    extra: int = 0,
+    op: Op = "clip_norm",
+) -> list[str]:
     """The severities of ``clip.after_step`` in windows that begin with a clip; the first has none.
 
     ``extra``: also this many clips after the backward.
     """
     steps = [facts(record([term(8, 1 / 8)], 1))]
     for number, norm in enumerate(norms, 2):
-        clips = [Event("clip_norm", 0, limit=limit, norm=norm)]
-        clips += [Event("clip_norm", 1, limit=limit, norm=norm)] * extra
+        clips = [Event(op, 0, limit=limit, norm=norm)]
+        clips += [Event(op, 1, limit=limit, norm=norm)] * extra
         sent = record([term(8, 1 / 8)], number, events=clips)
         sent.micro_batches[0].fresh = fresh
         steps.append(facts(sent))
@@ -115,3 +122,9 @@ def test_clips_after_the_step_are_reported_if_they_change_what_no_step_uses() ->
     assert late_clips(2.0, 2.0, 2.0, limit=math.inf) == []
     assert late_clips(2.0, 2.0, 2.0, fresh=False) == []
     assert late_clips(2.0, 2.0, 2.0, extra=1) == []
+
+
+def test_late_clips_by_value_are_information() -> None:
+    late = partial(late_clips, None, None, None, op="clip_value")
+    assert late() == ["info"]
+    assert late(extra=1) == late(fresh=False) == late(limit=math.inf) == []

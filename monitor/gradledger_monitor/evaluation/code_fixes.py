@@ -260,7 +260,7 @@ def _zeroed_after_and_not_before(script: Script) -> Change | None:
 
 def _clipped_before_step(script: Script) -> Change | None:
     """The only clip is after the step in its block, and moves before it, unless it is scaled."""
-    clip, step = script.only("clip_norm"), script.only("step")
+    clip, step = script.only("clip_norm", "clip_value"), script.only("step")
     scaled = any(c.role == "scaler_step" for c in script.located)
     if clip is None or step is None or clip.via or step.via or scaled or not script.is_only:
         return None
@@ -285,6 +285,7 @@ class Pattern:
 
 _UNSCALED = Pattern(_unscaled_before_clip, ("clip_norm", "clip_value", "scaler_step"), False)
 _ONCE = Pattern(_stepped_once, ("step",), False)
+_BEFORE_STEP = Pattern(_clipped_before_step, ("clip_norm", "clip_value", "step"), False)
 
 _CHANGES: dict[str, Pattern] = {
     fixes.MICRO_BATCH_MEAN["plain"]: Pattern(
@@ -299,6 +300,7 @@ _CHANGES: dict[str, Pattern] = {
     clip_before_unscale.of_values(clip_before_unscale.FIX): _UNSCALED,
     double_step.FIX: _ONCE,
     double_step.FIX_SCALED: _ONCE,
-    after_step.FIX: Pattern(_clipped_before_step, ("clip_norm", "step"), False),
+    after_step.FIX: _BEFORE_STEP,
+    after_step.FIX_VALUES: _BEFORE_STEP,
     zeroed_before_step.FIX: Pattern(_zeroed_after_and_not_before, ("zero_grad", "step"), False),
 }

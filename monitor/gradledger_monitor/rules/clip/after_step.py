@@ -17,6 +17,7 @@ FIX = """\
 loss.backward()
 torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
 optimizer.step()             # after the clip"""
+FIX_VALUES = FIX.replace("clip_grad_norm_", "clip_grad_value_").replace("max_norm", "clip_value")
 
 
 class AfterStep(Rule):
@@ -24,9 +25,10 @@ class AfterStep(Rule):
 
     **What it sees**
 
-    In 3 windows in a row: every clip by norm on the parameters of this optimizer ran after its
-    last step and before the next backward, at which the gradients are absent or zero again. The
-    norm was above the limit at one of them.
+    In 3 windows in a row: every clip on the parameters of this optimizer ran after its last step
+    and before the next backward, at which the gradients are absent or zero again. The norm was
+    above the limit at one of them. A clip by value is information: whether a gradient was above
+    its limit is not recorded.
 
     **Why it matters**
 
@@ -40,15 +42,14 @@ class AfterStep(Rule):
     **When it is silent**
 
     Another clip ran between backward and step; no norm was above the limit, or it is infinite, so
-    that the clip only measures; the gradients are not zeroed (another rule); clips by value, of
-    which it is not known whether they change anything.
+    that the clip only measures; the gradients are not zeroed (another rule).
 
     **Incidents**
 
     textbook (no single report)
     """
 
-    points_at = ("clip_norm", "step")
+    points_at = ("clip_norm", "clip_value", "step")
     by_window = False
     inhibits = ("clip.always_engaged",)
     needed = Parameter(3, "windows in a row in which every clip is late")
@@ -72,26 +73,29 @@ class AfterStep(Rule):
         if "clip_norm" in record.missing:
             self.after_gap()
             return not_measured(record.missing["clip_norm"])
-        clips = facts.own_calls("clip_norm")
+        clips = [*facts.own_calls("clip_norm"), *facts.own_calls("clip_value")]
         late = [e for e in clips if e.after == 0 and math.isfinite(number(e.limit) or math.inf)]
-        inside = any(e.after for e in (*clips, *facts.own_calls("clip_value")))
+        norms = [e for e in late if e.op == "clip_norm"]
+        inside = any(e.after for e in clips)
         unclipped, self._unclipped = self._unclipped, bool(record.micro_batches) and not inside
         if not (late and unclipped and self._unclipped and record.micro_batches[0].fresh):
             self._late, self._engaged = 0, False
-            return OK if clips or window.past else not_applicable("the loop does not clip by norm")
+            return OK if clips or window.past else not_applicable("the loop does not clip")
         self._late += 1
-        self._engaged |= any(clip_coefficient(e) < 1 for e in late)
+        self._engaged |= not norms or any(clip_coefficient(e) < 1 for e in norms)
         if self._late < self.needed or not self._engaged or record.closure:
             return OK
-        limit, norm = number(late[-1].limit), number(late[-1].norm)
+        clip = (norms or late)[-1]
+        limit, norm = number(clip.limit), number(clip.norm)
+        by_value = "" if norms else "by value "
         measured = "" if norm is None else f" It measured a norm of {significant(norm)}."
         return finding(
-            "warning",
+            "warning" if norms else "info",
             "Gradients are clipped after the step",
-            f"In the last {counted(self._late, 'window')}, the clip to {limit:g} ran after the "
-            f"step, on gradients that it had applied already and that were zeroed before the next "
-            f"backward.{measured} It limited no step.",
-            FIX,
+            f"In the last {counted(self._late, 'window')}, the clip {by_value}to {limit:g} ran "
+            "after the step, on gradients that it had applied already and that were zeroed before "
+            f"the next backward.{measured} It limited no step.",
+            FIX if norms else FIX_VALUES,
             limit=limit,
             norm=norm,
             windows=self._late,
