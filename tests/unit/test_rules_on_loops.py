@@ -494,8 +494,17 @@ def test_a_guard_that_drops_many_windows_is_reported_with_their_number() -> None
         "30 of the last 90 windows were zeroed without a step, after a loss or a norm that was "
         "not finite. Their data was not used."
     )
-    assert guarded(60, 5) is None
-    assert guarded(18, 2) is None
+
+
+def test_a_guard_that_drops_some_windows_is_information() -> None:
+    finding = guarded(54, 9)
+    assert finding is not None and finding.severity == "info"
+    assert finding.summary.startswith("6 of the last 60 windows (10.0%) were zeroed without")
+    for steps, every in ((60, 5), (18, 2)):
+        some = guarded(steps, every)
+        assert some is not None and some.severity == "info"
+    assert guarded(95, 20) is None  # 4
+    assert guarded(500, 25) is None  # 3.8%
 
 
 def test_windows_that_are_dropped_without_a_reason_are_information() -> None:

@@ -31,10 +31,14 @@ class DroppedWindows(Rule):
     **What it sees**
 
     At least 10, and more than 20%, of the last 100 windows were zeroed without a step, after a
-    loss, or a norm that clipping measured, that was not finite. The same of windows of one
-    micro-batch with finite losses and norms is information, because the reason is not known. So
-    is a guard that leaves out the backward, too: of the batches that the last 100 windows drew
-    from the only training DataLoader, as many were followed by no backward, in at least 3 windows.
+    loss, or a norm that clipping measured, that was not finite. From 5 on, and more than 5%, it is
+    information: a guard that drops 1% by chance reaches that in less than one of 1,000 spans of
+    100 windows, and a settled ``GradScaler`` skips less than 1%.
+
+    Windows of one micro-batch with finite losses and norms that are zeroed, from 10 and 20% on, are
+    information, because the reason is not known. So is a guard that leaves out the backward, too:
+    of the batches that the last 100 windows drew from the only training DataLoader, as many were
+    followed by no backward, in at least 3 windows.
 
     **Why it matters**
 
@@ -63,6 +67,8 @@ class DroppedWindows(Rule):
     points_at = ("backward", "zero_grad", "step")
     many = Parameter(10, "dropped windows that are reported")
     share = Parameter(0.2, "share of dropped windows among the recent ones", most=1.0)
+    few = Parameter(5, "dropped windows that are information")
+    few_share = Parameter(0.05, "share of dropped windows that is information", most=1.0)
     recent = Parameter(100, "number of recent windows")
 
     state = declare(
@@ -95,7 +101,7 @@ class DroppedWindows(Rule):
             self._finite_dropped += push(self._finite, True)
         self._finite_dropped += push(self._finite, False)
         if not self._are_many(self._dropped, len(self._last)):
-            return self._of_finite() or self._without_backward(facts)
+            return self._of_finite() or self._of_few() or self._without_backward(facts)
         return finding(
             "warning",
             "The loop drops many windows",
@@ -108,6 +114,22 @@ class DroppedWindows(Rule):
 
     def _are_many(self, dropped: int, windows: int) -> bool:
         return dropped >= self.many and dropped > self.share * windows
+
+    def _of_few(self) -> Outcome | None:
+        """More windows than chance explains, and too few to call it a mistake."""
+        windows = len(self._last)
+        if self._dropped < self.few or self._dropped <= self.few_share * windows:
+            return None
+        return finding(
+            "info",
+            "The loop drops some windows",
+            f"{self._dropped} of the last {windows} windows ({self._dropped / windows:.1%}) "
+            "were zeroed without a step, after a loss or a norm that was not finite. Their data "
+            "was not used.",
+            FIX,
+            dropped=self._dropped,
+            of=windows,
+        )
 
     def _of_finite(self) -> Outcome | None:
         """Windows that were dropped for a reason that is not recorded."""
