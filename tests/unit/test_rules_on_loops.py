@@ -105,6 +105,19 @@ def test_a_second_step_on_the_same_gradients_does_not_hide_what_was_zeroed() -> 
     assert finding_of("loop.double_step", *steps) is not None
 
 
+@pytest.mark.parametrize("loss", [math.nan, 1.5])
+def test_a_guard_that_drops_every_other_batch_zeroes_only_what_is_not_finite(loss: float) -> None:
+    steps = []
+    for number in (1, 2, 3):
+        dropped = record([term(10, 0.1), term(10, 0.1)], number)
+        for batch in dropped.micro_batches:
+            batch.fresh = True
+        dropped.micro_batches[0].loss = loss
+        steps.append(facts(dropped))
+    finding = finding_of("loop.zeroed_every_microbatch", *steps)
+    assert (finding is None) is math.isnan(loss)
+
+
 @pytest.mark.parametrize("rule", ["loop.discarded_microbatches", "loop.zeroed_every_microbatch"])
 def test_gradients_that_were_cleared_before_a_step_on_what_is_not_finite_may_be_in_buffers(
     rule: str,

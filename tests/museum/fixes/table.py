@@ -236,6 +236,7 @@ PIPELINES = {
 # What they change is no gradient, or no code can be written for all programs.
 OF_SOMETHING_ELSE = {
     "batch.changed_without_lr": "a learning rate",
+    "clip.after_step.FIX_VALUES": "that of norms, with another function",
     "clip.always_engaged": "the limit of a clip",
     "data.same_order_each_epoch": "the order of the data",
     "ddp.duplicate_data": "the data of each rank",

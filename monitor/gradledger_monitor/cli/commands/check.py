@@ -107,6 +107,22 @@ class Outputs:
 
 
 @dataclass(frozen=True)
+class Destination:
+    """The service that has pages for the runs; ``client`` if they are sent there."""
+
+    url: str
+    client: Client | None
+
+    def lines(self, store: Store) -> list[str]:
+        """Send the runs, or name the option that does; a line about each."""
+        if self.client is not None:
+            return list(send_runs(store, self.client, self.url))
+        if sys.stderr.isatty() and runs_here(self.url):
+            return [f"--send shows this run on {self.url}"]
+        return []
+
+
+@dataclass(frozen=True)
 class Training:
     """The command to check, and when to stop it."""
 
@@ -179,8 +195,7 @@ def check(
         reason = "--stop ignores the baseline; use --stop or --baseline, not both"
         raise typer.BadParameter(reason, param_hint="--stop")
     gate = Gate(fail_on.value, _baseline(baseline_file))
-    destination = Settings.from_environment(os.environ)
-    client = _client(destination) if send else None
+    destination = _destination(send)
     command = autostart.with_python(command)
     training = Training(
         command,
@@ -191,34 +206,26 @@ def check(
     )
     started = time.monotonic()
     accepted = _acknowledgements(acknowledge or [])
-    runs, ended, reason, sent = _run_and_evaluate(training, accepted, client, destination.url)
+    runs, ended, reason = _run_and_evaluate(training, accepted, destination)
     result = merge_results([run.evaluation for run in runs])
     outputs.write(_verdict(training.name, runs, result, reason), runs, gate, _script(command))
     status = _status(result, ended, gate, stop)
-    meaning = "interrupted" if ended and ended.interrupted else MEANINGS[status]
-    hint = ""
-    if status == INCOMPLETE and runs:
-        meaning, hint = "incomplete", ALLOWED if allow_incomplete else NOT_ALLOWED
-        status = 0 if allow_incomplete else INCOMPLETE
-    seconds = f", {duration(time.monotonic() - started)}" if sys.stderr.isatty() else ""
-    if hint or seconds:
-        typer.echo(f"gradledger: exit status {status}: {meaning}{seconds}{hint}", err=True)
-    if not send and runs and sys.stderr.isatty() and runs_here(destination.url):
-        sent = [f"--send shows this run on {destination.url}"]
-    for line in sent:
-        typer.echo(f"gradledger: {line}", err=True)
+    seconds = time.monotonic() - started
+    status = _final_status(status, ended, bool(runs), allow_incomplete, seconds)
     raise typer.Exit(status)
 
 
 # ---------------------------------------------------------------- options
 
 
-def _client(destination: Settings) -> Client:
-    """The client of the service that the runs are sent to."""
+def _destination(send: bool) -> Destination:
+    """The service of this environment, to send the runs to, or only to name it."""
+    settings = Settings.from_environment(os.environ)
     try:
-        return Client(destination.url, destination.token)
+        client = Client(settings.url, settings.token) if send else None
     except ValueError as error:
         raise typer.BadParameter(f"GRADLEDGER_URL: {error}", param_hint="--send") from error
+    return Destination(settings.url, client)
 
 
 def _rule_overrides() -> RuleOverrides:
@@ -264,11 +271,11 @@ def _acknowledgements(arguments: list[str]) -> list[tuple[str, str]]:
 
 
 def _run_and_evaluate(
-    training: Training, acknowledged: list[tuple[str, str]], client: Client | None, url: str
-) -> tuple[list[CheckedRun], child_process.ExitResult | None, str, list[str]]:
-    """Run the command, evaluate its records, print the reports, and send the runs to a client.
+    training: Training, acknowledged: list[tuple[str, str]], destination: Destination
+) -> tuple[list[CheckedRun], child_process.ExitResult | None, str]:
+    """Run the command, evaluate its records, print the reports, and send the runs.
 
-    Also returns why no step was recorded, if none was, and the lines about what was sent.
+    Also returns why no step was recorded, if none was.
     """
     with (
         private_service(_rule_overrides()) as service,
@@ -281,13 +288,15 @@ def _run_and_evaluate(
         service.evaluate_all()
         unused = [r for r, note in acknowledged if not _acknowledge(service.store, r, note)]
         runs = _checked_runs(service.store)
-        sent = list(send_runs(service.store, client, url)) if client else []
+        sent = destination.lines(service.store) if runs else []
     _print(runs, ended, reason)
     if uncompiled:
         typer.echo(WITHOUT_COMPILE, err=True)
     for rule in unused:
         typer.echo(f"gradledger check: --acknowledge {rule}: no such finding", err=True)
-    return runs, ended, reason, sent
+    for line in sent:
+        typer.echo(f"gradledger: {line}", err=True)
+    return runs, ended, reason
 
 
 def _run(
@@ -425,3 +434,22 @@ def _status(
     if failing:
         return FINDINGS
     return INCOMPLETE if result.verdict == "incomplete" else 0
+
+
+def _final_status(
+    status: int,
+    ended: child_process.ExitResult | None,
+    has_runs: bool,
+    allow_incomplete: bool,
+    seconds: float,
+) -> int:
+    """The exit status, which is printed with its meaning to a person who waited."""
+    meaning = "interrupted" if ended and ended.interrupted else MEANINGS[status]
+    hint = ""
+    if status == INCOMPLETE and has_runs:
+        meaning, hint = "incomplete", ALLOWED if allow_incomplete else NOT_ALLOWED
+        status = 0 if allow_incomplete else INCOMPLETE
+    took = f", {duration(seconds)}" if sys.stderr.isatty() else ""
+    if hint or took:
+        typer.echo(f"gradledger: exit status {status}: {meaning}{took}{hint}", err=True)
+    return status

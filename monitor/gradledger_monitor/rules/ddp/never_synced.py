@@ -43,11 +43,8 @@ def hook(state, bucket):
 FIX_NO_SYNC = """\
 last = k == len(window) - 1             # of this window, which may be a short one
 with contextlib.nullcontext() if last else model.no_sync():
-    compute_loss(model(x), y).backward()"""
-
-FIX_FLAG = """\
-# or, if the loop sets the flag instead, before the forward:
-model.require_backward_grad_sync = (k == K - 1)"""
+    compute_loss(model(x), y).backward()
+# of DDP, a loop may set model.require_backward_grad_sync = last instead, before the forward"""
 
 
 LATER = (
@@ -168,7 +165,7 @@ class NeverSynced(Rule):
             f"No all-reduce ran in the {counted(facts.micro_batches, 'micro-batch')} of this window"
             f"{cause}. Each of the {ranks} ranks steps on its own gradients, so the ranks "
             f"train different models{LATER if under_no_sync else '.'}",
-            _fix(wrappers, record.wrapper),
+            _fix(wrappers),
             ranks=ranks,
             micro_batches=facts.micro_batches,
             bypassed=wrappers == {"bypassed"},
@@ -226,10 +223,10 @@ def _cause(wrappers: Collection[str | None], wrapper: str | None) -> str:
     return ""
 
 
-def _fix(wrappers: Collection[str | None], wrapper: str | None) -> str:
+def _fix(wrappers: Collection[str | None]) -> str:
     if "no_sync" not in wrappers or "bypassed" in wrappers:
         return FIX
-    return f"{FIX_NO_SYNC}\n{FIX_FLAG}" if wrapper == "ddp" else FIX_NO_SYNC
+    return FIX_NO_SYNC
 
 
 def _may_synchronise_by_hand(facts: StepFacts) -> bool:

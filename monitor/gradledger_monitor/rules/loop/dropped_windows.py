@@ -94,7 +94,7 @@ class DroppedWindows(Rule):
         facts = window.facts
         if not facts.record.micro_batches:
             return not_measured(without_backward(facts.record))
-        for _ in range(_dropped(facts)):
+        for _ in range(dropped_by_guard(facts)):
             self._dropped += push(self._last, True)
         self._dropped += push(self._last, False)
         for _ in range(_dropped_finite(facts)):
@@ -176,7 +176,7 @@ class DroppedWindows(Rule):
         )
 
 
-def _dropped(facts: StepFacts) -> int:
+def dropped_by_guard(facts: StepFacts) -> int:
     """Windows zeroed before an optimizer stepped on them, of which a value was not finite."""
     if not facts.discarded:
         return 0

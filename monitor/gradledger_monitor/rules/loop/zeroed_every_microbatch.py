@@ -8,6 +8,7 @@ from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.losses.names import tokens_of
 from gradledger_monitor.model.unmeasured import without_backward
 from gradledger_monitor.rules.definition import DEFAULTS
+from gradledger_monitor.rules.loop.dropped_windows import dropped_by_guard
 from gradledger_monitor.rules.number_text import counted
 from gradledger_monitor.rules.objective_names import element_of
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_measured
@@ -45,7 +46,8 @@ class ZeroedEveryMicrobatch(Rule):
 
     The same data run again (SAM, LBFGS); gradients are moved to other buffers and back
     (``main_grad`` of Megatron); the earlier backward belongs to another optimizer; some windows
-    hold a single micro-batch, so the loop discards one now and then (a guard).
+    hold a single micro-batch, so the loop discards one now and then (a guard); all that is
+    discarded had a loss or a norm that was not finite.
 
     **Incidents**
 
@@ -84,7 +86,7 @@ class ZeroedEveryMicrobatch(Rule):
         zeroed = only_one_applied and all(m.fresh for m in record.micro_batches)
         before, self._before = self._before, total if zeroed else 0
         self._single = self._single or total == 1
-        if not zeroed or self._single:
+        if not zeroed or self._single or dropped_by_guard(facts) == len(lost):
             return OK
         if facts.moved_unknown is not None:
             return not_measured(facts.moved_unknown)
