@@ -46,8 +46,8 @@ class ZeroedEveryMicrobatch(Rule):
 
     The same data run again (SAM, LBFGS); gradients are moved to other buffers and back
     (``main_grad`` of Megatron); the earlier backward belongs to another optimizer; some windows
-    hold a single micro-batch, so the loop discards one now and then (a guard); all that is
-    discarded had a loss or a norm that was not finite.
+    hold a single micro-batch, so the loop discards one now and then (a guard); each discarded
+    micro-batch had a loss or a norm that was not finite.
 
     **Incidents**
 
