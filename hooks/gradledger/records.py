@@ -189,7 +189,8 @@ class Replaced:
 class Resumed:
     """What the script loaded before the first step of an optimizer."""
 
-    loaded: bool = False  # the state of the optimizer; the next four are of it
+    loaded: bool = False  # the state of the optimizer; the next five are of it
+    trained: bool = False  # it has values of parameters, as one has that stepped
     steps: int | None = None
     lr: float | None = None  # of its first parameter group
     under_schedule: bool = False  # an LR schedule had set the learning rates

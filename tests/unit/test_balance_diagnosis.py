@@ -2361,7 +2361,7 @@ def test_a_mean_of_sums_over_samples_is_information(
         assert finding.evidence["samples"] == 32
         assert "3.906 elements on average" in finding.summary
     elif kind == "divided by 1":
-        assert "mean of one sum for each sample, and nothing divides by K" in finding.summary
+        assert "mean of sums, and nothing divides by K" in finding.summary
 
 
 def test_a_mean_over_samples_of_the_means_of_each_is_not_called_one_of_sums() -> None:
@@ -2370,7 +2370,7 @@ def test_a_mean_over_samples_of_the_means_of_each_is_not_called_one_of_sums() ->
     micro_batches = [[term(64, 1 / 64, "none", rows=8, size=64, **shape)] for _ in range(4)]
     (finding,) = judged([facts(record(micro_batches))]).findings
     assert finding.rule == "reduction.missing_division"
-    assert "mean of one loss per sample, and nothing divides by K" in finding.summary
+    assert "mean of means, and nothing divides by K" in finding.summary
 
 
 def divided_by(
@@ -2737,9 +2737,12 @@ def test_the_last_window_of_an_epoch_does_not_speak_for_all_before_it() -> None:
     counts = (4, 4, 4, 2)
     steps = [facts(record([term(10, 1 / 10)] * k, n)) for n, k in enumerate(counts, 1)]
     (finding,) = judged(steps).findings
-    assert finding.title == "The loss is not divided by K = 2 (4 in most windows)"
+    assert (
+        finding.title
+        == "The loss is not divided by K = 2 (4 in most windows that lack the division)"
+    )
     assert "balance of step 4 is 2 instead of 1" in finding.summary
-    assert "2 times too large (4 times in most windows)" in finding.summary
+    assert "2 times too large (4 times in most such windows)" in finding.summary
     assert "learning rate changes with the balance" in finding.summary
     (finding,) = judged(steps[:3]).findings
     assert finding.title == "The loss is not divided by K = 4"

@@ -230,8 +230,12 @@ def test_a_clip_on_scaled_gradients_bounds_what_steps_beside_the_scaler(
 def test_nothing_is_stated_of_unscaling_that_does_not_take_place() -> None:
     stepped = finding_of("clip_before_unscale", scaled(1, clip(norm=2048.0), STEP, UPDATE))
     assert stepped is not None and "After unscaling, the norm is at most" in stepped.summary
-    bypassed = finding_of("clip_before_unscale", scaled(1, clip(norm=2048.0), UPDATE))
+    clipped = scaled(1, clip(norm=2048.0), UPDATE, post_factor=1 / 2048)
+    bypassed = finding_of("clip_before_unscale", clipped)
     assert bypassed is not None and "Nothing unscales them before the step" in bypassed.summary
+    by_hand = scaled(1, clip(norm=2048.0), UPDATE, post_factor=1 / 2048 / SCALE)
+    divided = finding_of("clip_before_unscale", by_hand)
+    assert divided is not None and "Without the scale, the norm is at most" in divided.summary
 
 
 @pytest.mark.parametrize("factor", [None, math.nan, math.inf])
@@ -590,7 +594,7 @@ def test_a_new_optimizer_with_a_new_scaler_is_information_and_the_second_time_a_
 
 def test_an_optimizer_that_resumes_without_the_state_of_its_scaler_is_information() -> None:
     fresh, loaded = Scaler(1, 65536.0), Scaler(1, 65536.0, loaded=True)
-    trained, new = Resumed(loaded=True, steps=100), Resumed(loaded=True)
+    trained, new = Resumed(loaded=True, trained=True), Resumed(loaded=True)
     finding = finding_of("reset", scaled(1, STEP, scaler=fresh, resumed=trained))
     assert finding is not None and finding.severity == "info"
     assert finding.title == "The optimizer is resumed without the state of its GradScaler"

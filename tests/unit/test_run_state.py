@@ -10,12 +10,15 @@ from hypothesis import strategies as st
 
 from gradledger.records import encode
 from gradledger_monitor.evaluation.evaluator_version import stamp
+from gradledger_monitor.evaluation.rule_outcomes import RuleOutcomes
 from gradledger_monitor.evaluation.run_state import RunState
 from gradledger_monitor.evaluation.step_completeness import ArrivedStep
 from gradledger_monitor.ingest import schema
+from gradledger_monitor.model.findings import Doubt
 from gradledger_monitor.model.inactivity import Inactivity
 from gradledger_monitor.model.step_facts import RunInfo
 from gradledger_monitor.rules.overrides import RuleOverrides
+from gradledger_monitor.rules.rule import OK
 from helpers.batches import fair_step, step
 from helpers.examples import examples
 from helpers.strategies import step_records
@@ -62,6 +65,14 @@ def test_a_restored_state_gives_the_same_result(records: list[Any], data: st.Dat
     # as text, because NaN equals nothing
     assert repr(second.result()) == repr(whole.result())
     assert repr(second.position) == repr(whole.position)
+
+
+def test_a_doubt_is_restored_as_one() -> None:
+    first, second = RuleOutcomes("loss.nonfinite", 0), RuleOutcomes("loss.nonfinite", 0)
+    first.fold(1, OK)
+    first.fold(2, Doubt("not_measured", "not in the last 5 recorded windows"))
+    second.restore_outcomes(first.outcomes_state())
+    assert isinstance(second.strongest, Doubt)
 
 
 def test_restoring_again_and_again_gives_the_same_result() -> None:

@@ -74,7 +74,7 @@ class OpenMicroBatch:
     has_grad_tensors: bool = False  # the caller passed gradients, and may write over them
     relayed: bool = False  # they are all that it started from: no loss
     reaches_input: bool = False
-    input_leaves: tuple[Any, ...] = ()  # these inputs, until the backward has ended
+    input_leaves: tuple[Any, ...] = ()  # weak references to these inputs
     targets: Deferred | None = None  # some of the loss's targets
     stepped_by: dict[int, bool] = field(default_factory=dict)  # optimizers: did they hold it alone
     # Parameters (by id) whose gradients FSDP accumulates outside ``.grad``.

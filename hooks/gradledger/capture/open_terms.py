@@ -127,6 +127,7 @@ class OpenTerm:
         if reason is not None:
             term.missing.setdefault("weight", reason)
             term.weight = term.element_weight = term.function_weight = None
+            term.weight_min = term.weight_max = term.weight_size = None
         return term
 
     def _divide_by_learned(self, term: Term) -> None:

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gradledger.capture.async_copy import Deferred
+from gradledger.capture.async_copy import Deferred, joined
 from gradledger.capture.isolation import is_plain
 from gradledger.capture.open_records import CountedMicroBatch, OpenMicroBatch, OpenStep
 from gradledger.capture.open_terms import HALF
@@ -41,8 +41,10 @@ from gradledger.observers.losses_out_of_sight.calls import call_of
 if TYPE_CHECKING:
     from gradledger.capture.windows import OpenWindows, OptimizerWindow
 
-MOST_PARTS = 512  # backwards of one micro-batch
+MOST_PARTS = 64  # backwards of one micro-batch
+MOST_LEAVES = 64  # of one backward: fast weights of meta-learning are more
 TOLERANCE, TOLERANCE_HALF = 1e-3, 2e-2  # of a norm, relative; in half precision
+SUM_ROUNDING = 1e-6  # of a sum in float32, relative to the norm times the root of the length
 
 
 @dataclass(slots=True)
@@ -76,55 +78,78 @@ class PassedOn:
         return earlier or self._reason()
 
     def _reason(self) -> str | None:
-        if any(each.has_no_copy for each in self.deferred()):
+        if not self.passed or any(each.has_no_copy for each in self.deferred()):
             return "the gradients that inner backwards passed on were not read"
         (total, norm), (passed, passed_norm) = _sums(self.computed), _sums(self.passed)
         tolerance = TOLERANCE_HALF if self.half else TOLERANCE
+        if norm == passed_norm == 0:
+            return None  # all targets are ignored
         if not norm or not math.isfinite(norm) or not math.isfinite(passed_norm):
             return "the gradients that inner backwards computed are zero or not finite"
-        if abs(passed_norm / norm - 1) > tolerance:
+        factor = passed_norm / norm
+        # a sum of many numbers of both signs is less exact than their norm
+        rounding = (tolerance + SUM_ROUNDING * math.sqrt(self.size)) * passed_norm
+        if abs(passed - factor * total) > rounding:
+            return (
+                "the script changes the gradients of detached tensors before it passes them on, or "
+                "it passes on other gradients"
+            )
+        if abs(factor - 1) > tolerance:
             return (
                 "the script runs the backward of its loss on detached tensors, and passes on "
-                f"{passed_norm / norm:.4g} times their gradients: layers above and below these "
-                "tensors give its tokens different weights"
+                f"{factor:.4g} times their gradients: layers above and below these tensors give "
+                "its tokens different weights"
             )
-        if abs(passed - total) > tolerance * norm * math.sqrt(self.size):
-            return "the script changes the gradients of detached tensors before it passes them on"
         return None
 
 
 def _sums(summaries: list[Deferred]) -> tuple[float, float]:
-    totals, squares = zip(*(each.values() for each in summaries), strict=True)
-    return sum(totals), math.sqrt(sum(squares))
+    totals, norms = zip(*(each.values() for each in summaries), strict=True)
+    return sum(totals), math.hypot(*norms)
 
 
 def _summary(gradient: torch.Tensor) -> Deferred:
-    values = gradient.detach().float()
-    return Deferred(torch.stack([values.sum(), values.square().sum()]))
+    """Sum and norm, without another tensor of this size."""
+    values = gradient.detach()
+    values = torch.view_as_real(values) if values.is_complex() else values
+    dtype = torch.float32 if values.dtype in HALF else values.dtype
+    norm = torch.linalg.vector_norm(values, dtype=dtype)
+    return Deferred(torch.stack([values.sum(dtype=dtype), norm]))
+
+
+def _is_readable(gradient: Any) -> bool:
+    return (
+        gradient is not None
+        and is_plain(gradient)
+        and gradient.layout is torch.strided
+        and not gradient.is_nested
+    )
 
 
 @dataclass(slots=True)
 class _Open:
     """The backwards of a micro-batch whose gradients have not all been passed on."""
 
-    parts: list[OpenMicroBatch] = field(default_factory=list)
+    parts: list[OpenMicroBatch] = field(default_factory=list)  # with losses
+    passes: list[OpenMicroBatch] = field(default_factory=list)  # that pass on, but the last one
     leaves: list[_Leaf] = field(default_factory=list)
     passed: list[Deferred] = field(default_factory=list)
     passed_size: int = 0
     half: bool = False
     number: int = 0  # of the root of the first backward, among all nodes
+    is_of_whole: bool = False  # its part consists of several backwards itself
 
     @property
     def size(self) -> int:
         """How many gradients are to be passed on."""
         return sum(leaf.size for leaf in self.leaves)
 
-    def add(self, micro_batch: OpenMicroBatch, leaves: tuple[Any, ...]) -> None:
+    def add(self, micro_batch: OpenMicroBatch, leaves: list[Any]) -> None:
         """A backward with a loss has given gradients to leaves."""
         self.parts.append(micro_batch)
         for leaf in leaves:
             gradient = leaf.grad
-            if gradient is None or not is_plain(gradient) or gradient.layout is not torch.strided:
+            if not _is_readable(gradient):
                 continue
             self.half = self.half or gradient.dtype in HALF
             new = _Leaf(weakref.ref(leaf), gradient.numel(), _summary(gradient))
@@ -160,7 +185,7 @@ class InnerBackwards(Observer):
         self._thread.number = (sequence_number(node) if node is not None else None) or 0
         edges = _starts(micro_batch, roots, state.number) if state is not None else []
         size = sum(math.prod(edge.shape) for edge, _ in edges)
-        if state is None or not size or size > state.size - state.passed_size:
+        if state is None or not 0 < size <= state.size - state.passed_size:
             return
         self._thread.passing = micro_batch, size
         for edge, above in edges:
@@ -173,10 +198,11 @@ class InnerBackwards(Observer):
             note(gradients[edge.output])
 
         def leaves(gradients: tuple[Any, ...], _: Any) -> None:
-            note(next((each for each in gradients if each is not None), None))
+            note(gradients[graph_inputs(above)[0][0]])
 
         def note(gradient: Any) -> None:
-            if gradient is not None and is_plain(gradient):
+            if _is_readable(gradient):
+                state.half = state.half or gradient.dtype in HALF
                 state.passed.append(_summary(gradient))
 
         node, hook = (edge.node, arrives) if above is None else (above, leaves)
@@ -186,17 +212,26 @@ class InnerBackwards(Observer):
 
     def backward_ends(self, micro_batch: OpenMicroBatch, reached: list[OptimizerWindow]) -> None:
         """Join the parts of a micro-batch, or note a new one."""
-        leaves, micro_batch.input_leaves = micro_batch.input_leaves, ()
+        present = (reference() for reference in micro_batch.input_leaves)
+        leaves = [leaf for leaf in present if leaf is not None]
         state, passing, self._thread.passing = self._thread.open, self._thread.passing, None
+        is_whole = False
         if state is not None and passing is not None and passing[0] is micro_batch:
             state.passed_size += passing[1]
             if state.passed_size < state.size:
-                state.parts.append(micro_batch)
+                state.passes.append(micro_batch)
                 return
             self._thread.open = None
+            if state.passes and len(state.parts) > 1:
+                return  # several micro-batches, whose gradients are passed on one by one
             self._join(state, micro_batch, reached)
-        if leaves and _shows_its_losses(micro_batch):
-            state = self._thread.open = self._thread.open or _Open(number=self._thread.number)
+            is_whole = True
+        elif state is not None and state.is_of_whole and micro_batch.terms:
+            self._thread.open = None  # its leaf is an input that nothing computed
+        if 0 < len(leaves) <= MOST_LEAVES and _shows_its_losses(micro_batch):
+            state = self._thread.open = self._thread.open or _Open(
+                number=self._thread.number, is_of_whole=is_whole
+            )
             if len(state.parts) < MOST_PARTS:
                 state.add(micro_batch, leaves)
 
@@ -204,24 +239,26 @@ class InnerBackwards(Observer):
         self, state: _Open, micro_batch: OpenMicroBatch, reached: list[OptimizerWindow]
     ) -> None:
         """Make one micro-batch of all parts: the last one, with the losses of the others."""
-        with_loss = [part for part in state.parts if part.terms]
-        first = with_loss[0]
+        first, parts = state.parts[0], [*state.parts, *state.passes]
         summaries = [leaf.summary for leaf in state.leaves]
-        micro_batch.terms = [term for part in with_loss for term in part.terms]
+        micro_batch.terms = [term for part in state.parts for term in part.terms]
         for term in micro_batch.terms:
             before = term.passed_on
             term.passed_on = PassedOn(summaries, state.passed, state.half, state.size, before)
         micro_batch.missing.pop("terms", None)
         micro_batch.relayed = False
         micro_batch.scale, micro_batch.scaler = first.scale, first.scaler
-        micro_batch.targets, micro_batch.task = first.targets, first.task
-        for part in state.parts:
+        micro_batch.targets = joined([part.targets for part in state.parts])
+        micro_batch.task = first.task
+        for part in parts:
+            reasons = {n: r for n, r in part.missing.items() if n not in ("terms", "loss")}
+            micro_batch.missing = {**reasons, **micro_batch.missing}
             micro_batch.backward_ms = (micro_batch.backward_ms or 0.0) + (part.backward_ms or 0.0)
             micro_batch.reductions |= part.reductions
             if micro_batch.collectives is not None and part.collectives is not None:
                 micro_batch.collectives += part.collectives
         for window in self._windows.of_this_thread():
-            _replace_parts(window, state.parts, micro_batch, window in reached)
+            _replace_parts(window, parts, micro_batch, window in reached)
 
 
 def _replace_parts(
@@ -235,12 +272,12 @@ def _replace_parts(
     first, last, start = in_window[0], in_window[-1], counted.index(in_window[0])
     window.micro_batches = [c for c in counted if all(c is not part for part in in_window)]
     if not reached:
-        joined = CountedMicroBatch(whole, window=id(window), call=last.call)
-        joined.sample_after, joined.half = last.sample_after, last.half
-        window.micro_batches.append(joined)
-    joined = window.micro_batches[-1]
-    joined.fresh, joined.sample_before = first.fresh, first.sample_before
-    joined.changed = first.changed
+        added = CountedMicroBatch(whole, window=id(window), call=last.call)
+        added.sample_after, added.half = last.sample_after, last.half
+        window.micro_batches.append(added)
+    counted_whole = window.micro_batches[-1]
+    counted_whole.fresh, counted_whole.sample_before = first.fresh, first.sample_before
+    counted_whole.changed = first.changed
     for event in window.events:
         event.after = min(event.after, start)
 
@@ -268,7 +305,8 @@ def _starts(
         return []
     if micro_batch.relayed and not micro_batch.terms:
         return [(edge, None) for edge in edges]
-    hidden = all(term.inferred is not None for term in micro_batch.terms)
+    terms = micro_batch.terms  # another loss beside the function would be lost
+    hidden = len(terms) == 1 and terms[0].inferred is not None
     opaque = find_opaque(edges[0]) if hidden and len(edges) == 1 else None
     if opaque is None or call_of(opaque.node) is not None:
         return []

@@ -88,6 +88,7 @@ class Resumes(Observer):
         lr, initial = (number_at_once(groups[0].get(name)) for name in ("lr", "initial_lr"))
         self._loaded[optimizer] = Resumed(
             loaded=True,
+            trained=bool(optimizer.state),
             steps=max((int(count) for count in steps if count is not None), default=None),
             lr=lr,
             under_schedule=all("initial_lr" in group for group in groups),

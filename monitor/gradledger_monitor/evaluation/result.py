@@ -145,11 +145,11 @@ def _resolved(
     findings: Iterable[Finding], rules: Mapping[str, type[RuleDefinition]]
 ) -> Mapping[str, str]:
     """What was, by rule, of findings that are resolved; of symptoms only, nothing."""
-    return {
-        f.rule: f"resolved after step {f.last_step:,}: {f.title}"
-        for f in findings
-        if is_history(f, rules.get(f.rule)) and f.inhibited_by is None
-    }
+    past: dict[str, str] = {}
+    for f in findings:  # the most important first, of several optimizers
+        if is_history(f, rules.get(f.rule)) and f.inhibited_by is None:
+            past.setdefault(f.rule, f"resolved after step {f.last_step:,}: {f.title}")
+    return past
 
 
 def strongest_outcomes(outcomes: Iterable[RuleOutcomes], run: RunInfo) -> dict[str, Outcome]:

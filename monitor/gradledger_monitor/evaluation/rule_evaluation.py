@@ -10,10 +10,10 @@ from gradledger_monitor.evaluation.rule_outcomes import RuleOutcomes, failed, mi
 from gradledger_monitor.evaluation.snapshot_codec import MeasuredWindows, RuleEvaluationState
 from gradledger_monitor.model.findings import EvaluationResult, Outcome
 from gradledger_monitor.model.inactivity import Inactivity
-from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules import state as rule_state
 from gradledger_monitor.rules.balance.history import ONE_MORE
+from gradledger_monitor.rules.gradient_scale_effects import is_clipped
 from gradledger_monitor.rules.number_text import counted
 from gradledger_monitor.rules.rule import Precondition, Rule, Window, about_steps
 
@@ -48,7 +48,8 @@ class RuleEvaluation(RuleOutcomes):
             windows.unmeasured += 1
             windows.latest += 1
             windows.reason = outcome.reason
-            windows.clipped += _is_clipped(facts)
+            # a clip is no reason where no loss was visible
+            windows.clipped += is_clipped(facts) and all(m.terms for _, m in facts.applied)
 
     def miss(self, step: int, reason: str) -> None:
         """A step could not be observed or evaluated: the rule cannot report ok for the run."""
@@ -140,13 +141,6 @@ class RuleEvaluation(RuleOutcomes):
 
     def _thresholds(self) -> dict[str, float]:
         return {name: getattr(self.rule, name) for name in self.rule.parameters()}
-
-
-def _is_clipped(facts: StepFacts) -> bool:
-    """Whether the loop clipped some of the gradients, which then differ by more than a factor."""
-    by_norm = ((number(clip.norm), number(clip.limit)) for clip in facts.own_calls("clip_norm"))
-    engaged = any(norm is not None and limit and norm > limit for norm, limit in by_norm)
-    return engaged or bool(facts.own_calls("clip_value"))
 
 
 # The rules of one optimizer that declare the same precondition.

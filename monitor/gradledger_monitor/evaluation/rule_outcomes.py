@@ -251,13 +251,15 @@ def _outcome_state(outcome: Outcome | None) -> OutcomeState | None:
         evidence=outcome.evidence,
         failed=isinstance(outcome, Failure),
         passed=isinstance(outcome, Passed),
+        doubted=isinstance(outcome, Doubt),
     )
 
 
 def _outcome(state: OutcomeState | None) -> Outcome | None:
     if state is None:
         return None
-    kind = Failure if state.failed else Passed if state.passed else Outcome
+    marks = {Failure: state.failed, Passed: state.passed, Doubt: state.doubted}
+    kind = next((kind for kind, is_marked in marks.items() if is_marked), Outcome)
     return kind(
         state.status,
         reason=state.reason,

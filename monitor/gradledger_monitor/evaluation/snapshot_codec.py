@@ -59,6 +59,7 @@ class OutcomeState(Struct, frozen=True, forbid_unknown_fields=True):
     evidence: dict[str, Any]
     failed: bool  # the rule raised an error or missed a step
     passed: bool  # the finding was over when it was reported
+    doubted: bool  # earlier steps were ok
 
 
 class RuleOutcomesState(Struct, frozen=True, forbid_unknown_fields=True):

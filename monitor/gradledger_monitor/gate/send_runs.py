@@ -1,4 +1,4 @@
-"""Sends the runs of a check to a service that people look at."""
+"""Sends the runs of a check to a service, which has pages for them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gradledger_monitor.store.runs import queries
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 PROBE_SECONDS = 0.5
-MOST_RUNS = 100
+MOST_RUNS = 10_000  # that one command may start
 
 
 def send_runs(store: Store, client: Client, url: str) -> Iterator[str]:
@@ -43,7 +43,7 @@ def _send(store: Store, client: Client, run: str) -> str:
 
 
 def runs_here(url: str) -> bool:
-    """Whether a service of this machine answers at a URL; others are not asked."""
+    """Whether a service of this machine answers at a URL. Other machines are not tried."""
     parts = urlsplit(url)
     if parts.scheme != "http" or parts.hostname not in LOOPBACK:
         return False

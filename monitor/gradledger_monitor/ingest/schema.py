@@ -180,6 +180,7 @@ class Resumed(Struct, gc=False, kw_only=True, omit_defaults=True):
     """What the script loaded before the first step of an optimizer."""
 
     loaded: bool = False
+    trained: bool = False
     steps: Count | None = None
     lr: Number | None = None
     under_schedule: bool = False

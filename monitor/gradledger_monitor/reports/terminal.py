@@ -168,13 +168,15 @@ def _objectives(objectives: Sequence[ObjectiveSummary]) -> Iterator[RenderableTy
     rows = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for name in ("Objective", "Per step", "Balance", "Verdict"):
         rows.add_column(name, justify="right" if name == "Balance" else "left", overflow="fold")
+    several = len({each.optimizer for each in objectives}) > 1
     for each in objectives:
+        name = f"optimizer {each.optimizer}: {each.name}" if several else each.name
         count = formatting.NOT_MEASURED
         if each.unit:
             count = f"{formatting.quantity(each.count)} {each.unit}"
         balance, text = formatting.figure(each.balance), Text(printable(each.text))
         text.stylize(_STATUS_STYLES[each.status])
-        rows.add_row(Text(printable(each.name)), Text(printable(count)), balance, text)
+        rows.add_row(Text(printable(name)), Text(printable(count)), balance, text)
     yield _Indented(rows)
     yield Text()
 

@@ -94,7 +94,7 @@ _TITLES = {"accelerate": "Accelerate", "lightning": "Lightning", "transformers":
 def fix(run: RunInfo, rule: str, plain: str) -> str:
     """The snippet for the framework of the run, or the plain one, and that it is not proved there.
 
-    ``tests/museum/fixes`` and ``tests/frameworks/fixes`` run what is shown without this note.
+    ``tests/museum/fixes`` and ``tests/frameworks/fixes`` run the fixes of loops without this note.
     """
     name = framework(run)
     proved = FRAMEWORK_FIXES.get(rule, {}).get(name)

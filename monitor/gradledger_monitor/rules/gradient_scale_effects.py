@@ -80,7 +80,7 @@ def constant_factor_effect(factor: float, facts: StepFacts) -> str:
     """The effect of gradients that are ``factor`` times the intended ones in every step."""
     optimizer = facts.optimizer_name
     match _response(facts):
-        case "proportional" if _is_clipped(facts):
+        case "proportional" if is_clipped(facts):
             return (
                 f"Without clipping, the effective learning rate with {optimizer} would be "
                 f"{significant(factor)} times the configured one; the clipping in this loop hides "
@@ -149,7 +149,7 @@ def changing_factor_effect(facts: StepFacts) -> str:
     return f"How much of the change reaches the parameters depends on {optimizer}"
 
 
-def _is_clipped(facts: StepFacts) -> bool:
+def is_clipped(facts: StepFacts) -> bool:
     """Whether clipping changes, or may change, the gradients before the step."""
     by_value = (number(event.limit) for event in facts.own_calls("clip_value"))
     if any(limit is not None and math.isfinite(limit) for limit in by_value):

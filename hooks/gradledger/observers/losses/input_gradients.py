@@ -8,6 +8,7 @@ seems to close, and for as long as such leaves are there.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +33,7 @@ class InputGradients:
         self._left = FIRST_SEARCHES  # backwards that are still searched
         self._times = 0
 
-    def reach(self, graphs: list[Any]) -> tuple[Any, ...]:
+    def reach(self, graphs: list[Any]) -> tuple[weakref.ref[Any], ...]:
         """The inputs that the backward of these graphs gives a gradient; none if not searched."""
         if self._times < MOST_TIMES and self._may_be_unused():
             self._times += 1
@@ -40,14 +41,14 @@ class InputGradients:
         if not self._left:
             return ()
         self._left -= 1
-        leaves = _leaves_without_module(graphs)
-        reached = tuple(leaf for leaf in leaves if not self._is_held(leaf))
+        leaves = list(_leaves_without_module(graphs))
+        if not leaves:
+            return ()
+        held = {id(p) for window in self._windows for p in window.parameters()}
+        reached = tuple(weakref.ref(leaf) for leaf in leaves if id(leaf) not in held)
         if reached:
             self._left = FIRST_SEARCHES
         return reached
-
-    def _is_held(self, leaf: Any) -> bool:
-        return any(leaf is p for window in self._windows for p in window.parameters())
 
     def _may_be_unused(self) -> bool:
         """Whether gradients may have been zeroed without a step, or have waited long for one."""

@@ -221,11 +221,12 @@ def check(
 def _destination(send: bool) -> Destination:
     """The service of this environment, to send the runs to, or only to name it."""
     settings = Settings.from_environment(os.environ)
+    url = os.environ.get("GRADLEDGER_URL") or settings.url  # as written: the hooks ignore a bad one
     try:
-        client = Client(settings.url, settings.token) if send else None
+        client = Client(url, settings.token, settings.proxy) if send else None
     except ValueError as error:
         raise typer.BadParameter(f"GRADLEDGER_URL: {error}", param_hint="--send") from error
-    return Destination(settings.url, client)
+    return Destination(url, client)
 
 
 def _rule_overrides() -> RuleOverrides:
@@ -443,7 +444,7 @@ def _final_status(
     allow_incomplete: bool,
     seconds: float,
 ) -> int:
-    """The exit status, which is printed with its meaning to a person who waited."""
+    """Print the exit status with its meaning and how long it took; return it."""
     meaning = "interrupted" if ended and ended.interrupted else MEANINGS[status]
     hint = ""
     if status == INCOMPLETE and has_runs:

@@ -24,8 +24,8 @@ from gradledger_monitor.rules.balance.patterns import Diagnosis
 from gradledger_monitor.rules.number_text import significant
 
 MEAN_OF_ALL = "Each micro-batch is divided by the number of all its elements, and by nothing else"
-MEAN_OF_SUMS = "Each micro-batch is the mean of one sum for each sample, and nothing divides by K"
-MEAN_OF_LOSSES = "Each micro-batch is the mean of one loss per sample, and nothing divides by K"
+MEAN_OF_SUMS = "Each micro-batch is a mean of sums, and nothing divides by K"
+MEAN_OF_LOSSES = "Each micro-batch is a mean of means, and nothing divides by K"
 DISTINCT = 3  # divisors of micro-batches, which are then no count of a window
 
 

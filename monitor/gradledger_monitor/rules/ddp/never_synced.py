@@ -44,7 +44,7 @@ FIX_NO_SYNC = """\
 last = k == len(window) - 1             # of this window, which may be a short one
 with contextlib.nullcontext() if last else model.no_sync():
     compute_loss(model(x), y).backward()
-# a loop that sets the flag instead: model.require_backward_grad_sync = last, before the forward"""
+# a loop that sets require_backward_grad_sync instead: to last, before the forward"""
 
 
 LATER = (

@@ -32,8 +32,8 @@ class DroppedWindows(Rule):
 
     At least 10, and more than 20%, of the last 100 windows were zeroed without a step, after a
     loss, or a norm that clipping measured, that was not finite. From 5 on, and more than 5%, it is
-    information: a guard that drops 1% by chance reaches that in less than one of 1,000 spans of
-    100 windows, and a settled ``GradScaler`` skips less than 1%.
+    information: of 100 windows, a guard that drops 1% by chance reaches that in less than one of
+    1,000 spans. Under a loss scale, which settles in the first windows, only 100 count.
 
     Windows of one micro-batch with finite losses and norms that are zeroed, from 10 and 20% on, are
     information, because the reason is not known. So is a guard that leaves out the backward, too:
@@ -100,8 +100,9 @@ class DroppedWindows(Rule):
         for _ in range(_dropped_finite(facts)):
             self._finite_dropped += push(self._finite, True)
         self._finite_dropped += push(self._finite, False)
+        left_out = self._without_backward(facts)
         if not self._are_many(self._dropped, len(self._last)):
-            return self._of_finite() or self._of_few() or self._without_backward(facts)
+            return self._of_finite() or left_out or self._of_few(facts) or OK
         return finding(
             "warning",
             "The loop drops many windows",
@@ -115,11 +116,13 @@ class DroppedWindows(Rule):
     def _are_many(self, dropped: int, windows: int) -> bool:
         return dropped >= self.many and dropped > self.share * windows
 
-    def _of_few(self) -> Outcome | None:
+    def _of_few(self, facts: StepFacts) -> Outcome | None:
         """More windows than chance explains, and too few to call it a mistake."""
         windows = len(self._last)
         if self._dropped < self.few or self._dropped <= self.few_share * windows:
             return None
+        if facts.scale is not None and windows < self.recent:
+            return None  # a loss scale settles in the first windows
         return finding(
             "info",
             "The loop drops some windows",
@@ -148,14 +151,14 @@ class DroppedWindows(Rule):
             of=len(self._finite),
         )
 
-    def _without_backward(self, facts: StepFacts) -> Outcome:
+    def _without_backward(self, facts: StepFacts) -> Outcome | None:
         """Batches that were drawn, and that no backward followed."""
         drawn, backwards = facts.record.batches, len(facts.record.micro_batches)
         if drawn is None or not backwards or facts.step == 1:
-            return OK
+            return None
         self._drawn.append((drawn, backwards))
         if drawn <= backwards:  # it can only become less
-            return OK
+            return None
         # how many batches a backward takes: at least as many as in the window that took the fewest
         each = min(batches / count for batches, count in self._drawn)
         unused = [batches - each * count for batches, count in self._drawn]
@@ -163,7 +166,7 @@ class DroppedWindows(Rule):
         windows = sum(1 for batches in unused if batches >= 1)
         is_many = left_out >= self.many and left_out > self.share * total
         if not is_many or windows < WINDOWS or each < 1:
-            return OK
+            return None
         return finding(
             "info",
             "Many batches are followed by no backward",

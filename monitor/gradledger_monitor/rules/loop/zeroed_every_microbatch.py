@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.losses.names import tokens_of
+from gradledger_monitor.model.numbers import number
+from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.unmeasured import without_backward
 from gradledger_monitor.rules.definition import DEFAULTS
 from gradledger_monitor.rules.loop.dropped_windows import dropped_by_guard
@@ -46,8 +49,8 @@ class ZeroedEveryMicrobatch(Rule):
 
     The same data run again (SAM, LBFGS); gradients are moved to other buffers and back
     (``main_grad`` of Megatron); the earlier backward belongs to another optimizer; some windows
-    hold a single micro-batch, so the loop discards one now and then (a guard); each discarded
-    micro-batch had a loss or a norm that was not finite.
+    hold a single micro-batch, so the loop discards one now and then (a guard); a loss or a norm
+    was not finite in a micro-batch that was discarded, and finite in the one that was not.
 
     **Incidents**
 
@@ -86,7 +89,7 @@ class ZeroedEveryMicrobatch(Rule):
         zeroed = only_one_applied and all(m.fresh for m in record.micro_batches)
         before, self._before = self._before, total if zeroed else 0
         self._single = self._single or total == 1
-        if not zeroed or self._single or dropped_by_guard(facts) == len(lost):
+        if not zeroed or self._single or _has_guard(facts):
             return OK
         if facts.moved_unknown is not None:
             return not_measured(facts.moved_unknown)
@@ -111,3 +114,9 @@ def _divides_by(total: int, window: Window) -> bool:
     """Whether the one micro-batch that is applied was divided by the number of all."""
     objective = window.balance.objective
     return objective is not None and abs(objective.ledger.balance * total - 1) < DIVIDED
+
+
+def _has_guard(facts: StepFacts) -> bool:
+    """Whether the loop discarded what was not finite, and stepped on what was."""
+    loss = number(facts.record.micro_batches[-1].loss)
+    return bool(dropped_by_guard(facts)) and (loss is None or math.isfinite(loss))

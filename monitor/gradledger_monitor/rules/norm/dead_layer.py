@@ -15,7 +15,7 @@ MOST_NAMED = 6  # layers in the summary
 MOST_LISTED = 64  # in the evidence
 
 FIX = """\
-# after loss.backward(): what gets no gradient
+# before optimizer.step(): what has no gradient
 for name, p in model.named_parameters():
     if p.requires_grad and (p.grad is None or not p.grad.any()):
         print(name, p.grad is None)

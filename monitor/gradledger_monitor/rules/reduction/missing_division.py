@@ -9,6 +9,7 @@ from gradledger_monitor.rules.balance.patterns import FAIR
 from gradledger_monitor.rules.gradient_scale_effects import (
     changing_factor_effect,
     constant_factor_effect,
+    intermittent_factor_effect,
 )
 from gradledger_monitor.rules.number_text import counted, significant
 from gradledger_monitor.rules.objective_names import described, needs_name, objective_name
@@ -64,6 +65,9 @@ class MissingDivision(Rule):
     factor, but gradients are clipped at a K times smaller true norm. If only one term is not
     divided, its weight relative to the other terms is K times too large, which no optimizer
     cancels.
+
+    If most windows that lack the division have another K, the finding states both. A constant 1/K
+    of the main loss may also be its weight; the finding of a further loss then states both.
 
     If a window begins with backwards of another line, and windows before had none of these, the
     finding states it: gradients that a validation measured may be left there.
@@ -148,12 +152,13 @@ def _of_all(window: Window) -> Outcome:
         )
     leftovers = _of_another_line(window)
     if leftovers:
+        effect = effect if beside else intermittent_factor_effect(k, window.facts)
         return _of_leftovers(window, leftovers, effect)
     usual = _usual_count(window)
     most, times = "", f"{k} times too large"
     if usual != k:  # as in the last window of an epoch
-        most = f" ({usual} in most windows)"
-        times += f" ({usual} times in most windows)"
+        most = f" ({usual} in most windows that lack the division)"
+        times += f" ({usual} times in most such windows)"
     if most and not beside:
         effect = changing_factor_effect(window.facts)
     return finding(

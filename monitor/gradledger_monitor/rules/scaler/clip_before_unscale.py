@@ -10,7 +10,7 @@ from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.rules.number_text import significant
 from gradledger_monitor.rules.rule import OK, Precondition, Rule, Window, finding
-from gradledger_monitor.rules.scaler.common import SCALER_IN_USE, bounded, static_scale
+from gradledger_monitor.rules.scaler.common import SCALER_IN_USE, bounded, residual, static_scale
 
 # Of the scale. GradScaler starts at 65,536, and clips are mostly to norms near 1: a limit that is
 # not multiplied by the scale stays below, unless the scale has collapsed.
@@ -127,10 +127,14 @@ def _before_division(window: Window, scale: float) -> Outcome:
 
 def _before_unscale(event: Event, scale: float, window: Window) -> Outcome:
     norm, limit = number(event.norm), number(event.limit)
+    left = residual(window.facts)
+    at_most = f"{bounded(event)} at most {(limit or 0) / scale:.3g}."
     if window.facts.own_calls("unscale") or window.facts.own_calls("scaler_step"):
-        after = f"After unscaling, {bounded(event)} at most {(limit or 0) / scale:.3g}."
-    else:
+        after = f"After unscaling, {at_most}"
+    elif left is not None and left >= 2:
         after = "Nothing unscales them before the step."
+    else:  # the loop may divide by hand
+        after = f"Without the scale, {at_most}"
     summary = (
         f"The clip to {limit:g} ran before GradScaler.unscale_, on gradients multiplied by "
         f"{significant(scale)}.{_measured(norm, scale)} {after}"

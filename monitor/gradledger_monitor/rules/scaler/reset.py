@@ -108,7 +108,9 @@ class Reset(Rule):
                 steps_before=replaced.steps,
             )
         resumed = record.resumed  # some frameworks load the empty state of a new optimizer
-        if scaler is None or scaler.loaded or resumed is None or not resumed.steps:
+        if scaler is None or scaler.loaded or resumed is None:
+            return OK
+        if not (resumed.trained or resumed.steps):
             return OK
         return finding(
             "info",

@@ -1,4 +1,4 @@
-"""DDP was told to ignore the head, which is trained."""
+"""DDP ignores the head, which is trained."""
 
 import torch
 import torch.distributed as dist
