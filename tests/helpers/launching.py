@@ -68,7 +68,8 @@ def verdict(path: Path) -> dict[str, Any]:
     assert set(report) - {"reason"} == SHAPE
     assert ("reason" in report) == (report["steps"] == 0)
     assert all(set(finding) == FINDING_SHAPE for finding in report["findings"])
-    assert all(set(n) == {"node", "question", "status", "reason"} for n in report["tree"])
+    answer = {"node", "question", "status", "reason", "past"}
+    assert all(set(node) == answer for node in report["tree"])
     return report
 
 
