@@ -29,7 +29,9 @@ from museum.watching import with_hooks
 EXACT = 1e-5  # relative error of a gradient in float32 against one in float64
 REAL = 1e-2  # of one with a mistake
 
-_PLACE = re.compile(r"^(?P<indent> *)# fix(?:: (?P<place>.+))?\n(?:.*\n)*?(?P=indent)# end\n", re.M)
+_PLACE = re.compile(
+    r"^(?P<indent> *)# fix(?:: (?P<place>.+))?\n(?:.*\n)*?(?P=indent) *# end\n", re.M
+)
 _PART = re.compile(r"^# (.+):$", re.M)
 
 
