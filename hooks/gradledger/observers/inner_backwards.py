@@ -198,13 +198,14 @@ class InnerBackwards(Observer):
             note(gradients[edge.output])
 
         def leaves(gradients: tuple[Any, ...], _: Any) -> None:
-            note(gradients[graph_inputs(above)[0][0]])
+            note(gradients[index])
 
         def note(gradient: Any) -> None:
             if _is_readable(gradient):
                 state.half = state.half or gradient.dtype in HALF
                 state.passed.append(_summary(gradient))
 
+        index = 0 if above is None else graph_inputs(above)[0][0]  # of its only input in the graph
         node, hook = (edge.node, arrives) if above is None else (above, leaves)
         register = node.register_prehook if above is None else node.register_hook
         undo: Callable[[], None] = register(EngineHook(hook, self._guard)).remove

@@ -1,4 +1,4 @@
-"""Options of several commands: the settings, and the database."""
+"""Options of several commands: the settings, the database, and the service."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import typer
 from pydantic import ValidationError
 from sqlalchemy.exc import ArgumentError
 
+from gradledger.delivery.http_client import Client
+from gradledger.settings import Settings as HookSettings
 from gradledger_monitor.config.settings import Settings, setting_names
 from gradledger_monitor.config.sources import environment_variable, origin
 from gradledger_monitor.store.database import Store
@@ -28,6 +30,14 @@ def settings(**options: Any) -> Settings:
         raise typer.BadParameter(problems(error)) from error
     except ValueError as error:  # an unreadable file, or invalid JSON in a variable
         raise typer.BadParameter(str(error)) from error
+
+
+def client(url: str, hooks: HookSettings, option: str) -> Client:
+    """A client of the service at a URL, with the token and the proxy of the hooks' settings."""
+    try:
+        return Client(url, hooks.token, hooks.proxy)
+    except ValueError as error:
+        raise typer.BadParameter(f"{error}", param_hint=option) from error
 
 
 def problems(error: ValidationError) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -101,6 +102,14 @@ def test_refused_records_are_reported_and_the_file_stays(spool: Path) -> None:
     assert "1 stored, 0 already there, 1 refused" in done.stdout
     assert "odd.jsonl: 1 refused" in done.stderr
     assert path.exists()
+
+
+def test_an_import_uses_the_proxy_that_the_hooks_use(spool: Path) -> None:
+    nobody = {**os.environ, "GRADLEDGER_PROXY": "http://127.0.0.1:9"}
+    there = ("--url", "http://service.invalid:4777")
+    done = command.gradledger("import", spool, *there, environment=nobody)
+    assert done.returncode == 1
+    assert "(through the proxy 127.0.0.1:9)" in done.stderr
 
 
 def test_a_service_that_is_down_is_reported_and_nothing_is_removed(

@@ -222,11 +222,7 @@ def _destination(send: bool) -> Destination:
     """The service of this environment, to send the runs to, or only to name it."""
     settings = Settings.from_environment(os.environ)
     url = os.environ.get("GRADLEDGER_URL") or settings.url  # as written: the hooks ignore a bad one
-    try:
-        client = Client(url, settings.token, settings.proxy) if send else None
-    except ValueError as error:
-        raise typer.BadParameter(f"GRADLEDGER_URL: {error}", param_hint="--send") from error
-    return Destination(url, client)
+    return Destination(url, options.client(url, settings, "--send") if send else None)
 
 
 def _rule_overrides() -> RuleOverrides:

@@ -18,7 +18,7 @@ from typing import Annotated
 
 import typer
 
-from gradledger.delivery.http_client import Client, UploadResult
+from gradledger.delivery.http_client import UploadResult
 from gradledger.delivery.spool_file import SUFFIX, SpoolFile, is_run
 from gradledger.delivery.uploader import BATCH_BYTES, BATCH_LINES
 from gradledger.settings import Settings
@@ -118,7 +118,7 @@ def import_(
     log_options = LogOptions(_format(format_), _column_names(map_ or []), _run_id(run), name)
     settings = Settings.from_environment(os.environ)
     counts = ImportCounts()
-    with _destination(url or settings.url, settings.token, db) as (store, upload, outcomes):
+    with _destination(url or settings.url, settings, db) as (store, upload, outcomes):
         try:
             for path in _files(paths, log_options) if paths else _spooled(settings.spool):
                 if archives.is_archive(path):
@@ -287,10 +287,10 @@ def _upload_spool(file: SpoolFile, upload: Upload, counts: ImportCounts) -> None
 
 @contextmanager
 def _destination(
-    url: str, token: str | None, db: str | None
+    url: str, settings: Settings, db: str | None
 ) -> Iterator[tuple[Store | None, Upload, Outcomes]]:
     if db is None:
-        client = _client(url, token)
+        client = options.client(url, settings, "--url")
         yield None, client.post, imported_runs.of_service(client, url)
         return
     current = options.settings(db=db)
@@ -303,13 +303,6 @@ def _destination(
             yield from imported_runs.of_database(store)(runs)
 
         yield store, _into_database(store), outcomes
-
-
-def _client(url: str, token: str | None) -> Client:
-    try:
-        return Client(url, token)
-    except ValueError as error:
-        raise typer.BadParameter(f"{error}", param_hint="--url") from error
 
 
 def _into_database(store: Store) -> Upload:
