@@ -1493,7 +1493,7 @@ def test_a_smoothing_inside_a_cross_entropy_must_not_count_what_this_ignores(
 def test_a_smoothing_inside_a_cross_entropy_is_named_with_its_positions() -> None:
     (found,) = judged([facts(record([term(20, 1 / 20, size=30, smoothed=30)]))]).findings
     assert (found.rule, found.severity) == ("reduction.wrong_denominator", "warning")
-    assert "has 20 tokens" in found.summary and "of 30 positions: 33% of them" in found.summary
+    assert "has 20 tokens" in found.summary and "of 30 positions: 33.3% of them" in found.summary
 
 
 def beside(kind: str, counted: Sequence[int], positions: Sequence[int], also: int) -> StepFacts:

@@ -64,7 +64,7 @@ def test_numbers_whose_squares_overflow_are_compared_too() -> None:
 
 def test_of_adamw_it_is_the_share_of_the_update() -> None:
     finding = decays(decay=0.008, decoupled=True)
-    assert finding is not None and "step 15, it made 64% of the squared update" in finding.summary
+    assert finding is not None and "step 15, it made 64.0% of the squared update" in finding.summary
     assert decays(decay=0.007, decoupled=True) is None  # 49%
 
 

@@ -8,6 +8,7 @@ from datetime import datetime, timezone
 from urllib.parse import quote
 
 from gradledger_monitor.common.clock import EARLIEST_KNOWN
+from gradledger_monitor.rules import number_text
 
 UNKNOWN_TIME = "at an unknown time"
 NOT_MEASURED = "\N{EN DASH}"
@@ -15,7 +16,6 @@ _TIMES = "\N{MULTIPLICATION SIGN}"
 _MINUS = "\N{MINUS SIGN}"
 _LATEST_DATE = 253_402_300_799.0  # the last second of the year 9999
 _PREFIXES = ("", "k", "M", "G", "T")
-_ROUNDS_TO_ZERO = 0.005  # of a percentage with two decimals
 _UNGROUPED_LIMIT = 100_000  # smaller counts are written in full
 
 
@@ -103,16 +103,12 @@ def _without_exponent(value: float, digits: int) -> str:
 
 
 def percent(value: float | None) -> str:
-    """A fraction of 1 as a percentage: ``28.3%``; ``0%`` if two decimals would be ``0.00%``."""
+    """A fraction of 1 as a percentage: ``28.3%``."""
     if value is None:
         return NOT_MEASURED
     if not math.isfinite(value):
         return figure(value)
-    hundredths = abs(value) * 100
-    if hundredths < _ROUNDS_TO_ZERO:
-        return "0%"
-    digits = 0 if hundredths >= 99.95 else 1 if hundredths >= 1 else 2 if hundredths >= 0.1 else 3
-    return f"{value * 100:.{digits}f}%"
+    return number_text.percent(value)
 
 
 def signed(value: float) -> str:

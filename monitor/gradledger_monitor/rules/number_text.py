@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+_ROUNDS_TO_ZERO = 0.005  # of a percentage with two decimals
+
 
 def significant(value: float) -> str:
     """Four significant digits; from 10,000 to 1,000,000,000 a whole number with separators.
@@ -16,6 +18,15 @@ def times(ratio: float) -> str:
     if ratio >= 10_000:
         return f"{significant(ratio)} times"
     return f"{ratio:,.1f} times" if ratio >= 1.1 else f"{ratio:.3g} times"
+
+
+def percent(share: float) -> str:
+    """A fraction of 1 as a percentage: ``28.3%``; ``0%`` if two decimals would be ``0.00%``."""
+    size = abs(share) * 100
+    if size < _ROUNDS_TO_ZERO:
+        return "0%"
+    digits = 0 if size >= 99.95 else 1 if size >= 1 else 2 if size >= 0.1 else 3
+    return f"{share * 100:.{digits}f}%"
 
 
 def data_size(size: float) -> str:

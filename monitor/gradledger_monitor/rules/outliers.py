@@ -11,7 +11,7 @@ from gradledger_monitor.ingest.schema import MicroBatch
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.balance.patterns import Closed
-from gradledger_monitor.rules.number_text import counted, significant
+from gradledger_monitor.rules.number_text import counted, percent, significant
 from gradledger_monitor.rules.objective_names import ELEMENT, element_of
 
 TIMES = 5.0  # times the median loss of the other micro-batches, or of the windows before
@@ -76,9 +76,9 @@ def sentence(outlier: Mapping[str, Any]) -> str:
         else f"where those before had {significant(outlier['usual'])}"
     )
     share = outlier["share"]
-    of_gradient = (
-        "" if share is None else f", and carries {share:.0%} of the squared norm of the gradient"
-    )
+    of_gradient = ""
+    if share is not None:
+        of_gradient = f", and carries {percent(share)} of the squared norm of the gradient"
     loss = outlier["loss"]
     text = _NOT_FINITE.get(loss) or ("no loss" if loss is None else significant(loss))
     return f"{position} has a loss of {text}{tokens}, {usual}{of_gradient}"

@@ -9,7 +9,7 @@ from gradledger_monitor.model.clipping import clip_coefficient
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.rules.definition import DEFAULTS, Parameter
-from gradledger_monitor.rules.number_text import counted
+from gradledger_monitor.rules.number_text import counted, percent
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_applicable, not_measured
 from gradledger_monitor.rules.sliding_count import push
 from gradledger_monitor.rules.state import declare
@@ -73,8 +73,8 @@ class AlwaysEngaged(Rule):
         return finding(
             "info",
             "Clipping engages on nearly every step",
-            f"Clipping scaled the gradients down{limit} in {share:.1%} of the last {self.span} "
-            "steps, so the limit sets the step length.",
+            f"Clipping scaled the gradients down{limit} in {percent(share)} of the last "
+            f"{self.span} steps, so the limit sets the step length.",
             FIX,
             share=share,
             limit=last,

@@ -40,7 +40,7 @@ from gradledger_monitor.rules.ddp.trained_apart import (
     SHARED_OUT,
 )
 from gradledger_monitor.rules.definition import DEFAULTS, Parameter
-from gradledger_monitor.rules.number_text import counted
+from gradledger_monitor.rules.number_text import counted, percent
 from gradledger_monitor.rules.rule import (
     OK,
     Rule,
@@ -367,7 +367,7 @@ class ReplicaDrift(Rule):
     def _of_unwaited(self, facts: StepFacts) -> Outcome:
         replicas, shares = self._replicas, unwaited(facts)
         least, most = min(shares), max(shares)
-        numbers = f"{most:.0%}" if least == most else f"{least:.0%} to {most:.0%}"
+        numbers = percent(most) if least == most else f"{percent(least)} to {percent(most)}"
         return finding(
             "error",
             "The step does not wait for the all-reduce",

@@ -10,6 +10,7 @@ from gradledger_monitor.model.token_ledger import Ledger, WeightedTokens, build_
 from gradledger_monitor.model.unmeasured import NO_BACKWARD
 from gradledger_monitor.rules.ddp.common import SEVERAL_RANKS, names
 from gradledger_monitor.rules.definition import Parameter
+from gradledger_monitor.rules.number_text import percent
 from gradledger_monitor.rules.objective_names import element_name
 from gradledger_monitor.rules.reduction.fixes import TOKEN_MEAN, token_mean
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_applicable, not_measured
@@ -83,9 +84,9 @@ class UnevenMicrobatches(Rule):
         return finding(
             "error",
             "The ranks accumulate different numbers of micro-batches",
-            f"{held.capitalize()}, and {facts.ledger.misallocation:.1%} of the gradient's weight "
-            f"is on the wrong {element_name(facts.objective)}s. If each rank's weights were "
-            f"multiplied by its number of micro-batches, {else_wrong:.1%} would be.",
+            f"{held.capitalize()}, and {percent(facts.ledger.misallocation)} of the gradient's "
+            f"weight is on the wrong {element_name(facts.objective)}s. If each rank's weights were "
+            f"multiplied by its number of micro-batches, {percent(else_wrong)} would be.",
             token_mean(facts, facts.objective),
             micro_batches={str(rank): count for rank, count in list(counts.items())[:64]},
             misallocation=round(facts.ledger.misallocation, 6),

@@ -7,6 +7,7 @@ import math
 from gradledger_monitor.model.clipping import CLIP_CALLS, clip_coefficient
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.numbers import number
+from gradledger_monitor.rules.number_text import percent
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_applicable, not_measured
 
 FIX = """\
@@ -81,6 +82,6 @@ def _shrunk(shrunk: float) -> str:
     if shrunk == 1:
         return ""
     return (
-        f" Clips by norm scaled the first micro-batch to {shrunk:.1%} of its size before the last "
-        "one was added."
+        f" Clips by norm scaled the first micro-batch to {percent(shrunk)} of its size before "
+        "the last one was added."
     )

@@ -13,6 +13,7 @@ from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.unmeasured import without_backward
 from gradledger_monitor.rules.definition import DEFAULTS, Parameter
+from gradledger_monitor.rules.number_text import percent
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_measured
 from gradledger_monitor.rules.sliding_count import push
 from gradledger_monitor.rules.state import declare
@@ -126,7 +127,7 @@ class DroppedWindows(Rule):
         return finding(
             "info",
             "The loop drops some windows",
-            f"{self._dropped} of the last {windows} windows ({self._dropped / windows:.1%}) "
+            f"{self._dropped} of the last {windows} windows ({percent(self._dropped / windows)}) "
             "were zeroed without a step, after a loss or a norm that was not finite. Their data "
             "was not used.",
             FIX,

@@ -10,7 +10,7 @@ from gradledger_monitor.ingest.schema import MicroBatch
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.rules.definition import DEFAULTS, Parameter
-from gradledger_monitor.rules.number_text import counted, significant
+from gradledger_monitor.rules.number_text import counted, percent, significant
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_applicable, not_measured
 from gradledger_monitor.rules.state import declare
 
@@ -87,8 +87,8 @@ class PartWithoutGradient(Rule):
         return finding(
             "info",
             "A part of the loss has no gradient",
-            f"In the first {counted(len(parts), 'micro-batch')}, {share:.0%} of the loss came from "
-            "numbers or detached tensors: between "
+            f"In the first {counted(len(parts), 'micro-batch')}, {percent(share)} of the loss "
+            "came from numbers or detached tensors: between "
             f"{significant(min(parts))} and {significant(max(parts))}, where the loss was "
             f"{significant(usual)} in the median. Nothing is trained on this part.",
             FIX,

@@ -9,7 +9,7 @@ from gradledger_monitor.model.numbers import number
 from gradledger_monitor.rules.definition import DEFAULTS, Parameter
 from gradledger_monitor.rules.framework_fixes import with_optimizer
 from gradledger_monitor.rules.norm.layers import layers_by_rank, unmeasured
-from gradledger_monitor.rules.number_text import counted, significant
+from gradledger_monitor.rules.number_text import counted, percent, significant
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_applicable, not_measured
 from gradledger_monitor.rules.schedule.rates import learning_rates
 from gradledger_monitor.rules.state import declare
@@ -117,7 +117,7 @@ class LostUpdates(Rule):
             f"At all {counted(self._measured, 'measured step')} without a rising learning rate, at "
             f"least {lost:.0%} of the sampled coordinates that have a gradient did not "
             f"change. At step {facts.step:,}, with learning rates up to {significant(rate)}, these "
-            f"were {share:.1%} of {coordinates:,}: the update is less than half the distance "
+            f"were {percent(share)} of {coordinates:,}: the update is less than half the distance "
             "to the next number of their precision, and is rounded away.",
             with_optimizer(FIX_SINGLE, facts.optimizer_name) if single else FIX,
             unmoved=round(share, 4),

@@ -15,7 +15,7 @@ from gradledger_monitor.rules.definition import DEFAULTS, Parameter
 from gradledger_monitor.rules.framework_fixes import with_optimizer
 from gradledger_monitor.rules.loss.common import OPPOSED, may_be_opposed
 from gradledger_monitor.rules.norm.layers import layers_by_rank, unmeasured
-from gradledger_monitor.rules.number_text import counted, significant
+from gradledger_monitor.rules.number_text import counted, percent, significant
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_applicable, not_measured
 from gradledger_monitor.rules.state import declare
 
@@ -135,7 +135,7 @@ class WeightDecay(Rule):
         times = forces.decay / forces.other if forces.other else math.inf
         share = min(1.0, times * times)
         what = (
-            f"it made {share:.0%} of the squared update"
+            f"it made {percent(share)} of the squared update"
             if decoupled
             else f"what it adds to the gradient was {significant(times)} times as large as the "
             "gradient itself"

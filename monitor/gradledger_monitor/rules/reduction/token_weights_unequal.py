@@ -25,7 +25,7 @@ from gradledger_monitor.rules.balance.evidence import (
 from gradledger_monitor.rules.balance.patterns import is_fair
 from gradledger_monitor.rules.ddp.common import names
 from gradledger_monitor.rules.definition import DEFAULTS, Parameter
-from gradledger_monitor.rules.number_text import counted, significant, times
+from gradledger_monitor.rules.number_text import counted, percent, significant, times
 from gradledger_monitor.rules.objective_names import (
     element_name,
     needs_name,
@@ -217,9 +217,9 @@ class TokenWeightsUnequal(Rule):
             "A short batch has the weight of a full one",
             f"One micro-batch of step {facts.step} holds {held}, all others hold "
             f"{short.usual:,.0f}, as the last batch of an epoch does. Each of its {element}s "
-            f"counts {times(short.relative_weight)} as much as another: {moved:.1%} of the weight "
-            f"of the {_whole(facts, objective)} in this step is on the wrong {element}s, and "
-            f"{of_epoch:.2%} of that in the {steps} since the last short batch.",
+            f"counts {times(short.relative_weight)} as much as another: {percent(moved)} of the "
+            f"weight of the {_whole(facts, objective)} in this step is on the wrong {element}s, "
+            f"and {percent(of_epoch)} of that in the {steps} since the last short batch.",
             without_short_batch(facts, objective),
             objective=objective_name(objective, facts.objectives),
             misallocation=round(objective.ledger.misallocation, 6),
@@ -239,16 +239,16 @@ class TokenWeightsUnequal(Rule):
         of_loss = f" of the {name}" if needs_name(facts) else ""
         # of several losses, another one may have been the heaviest with unequal weights before
         alone = not several and steps > 1
-        average = f" ({recent:.1%} on average over the last {steps} windows)" if alone else ""
+        average = f" ({percent(recent)} on average over the last {steps} windows)" if alone else ""
         whole = _whole(facts, objective)
         of_part = "" if whole == name else of_loss
         where, element = _where(entries, facts.tolerance), element_name(objective)
         besides = f", besides those that the loss gives its {element}s"
         besides = besides if objective.weighted_inside else ""
         summary = (
-            f"In step {facts.step}, {ledger.misallocation * share:.1%} of the {whole}'s weight is "
-            f"on the wrong {element}s{of_part}{average}. Weights differ {where}{besides}: "
-            f"{_contrast(entries, element, objective.reading.unit)}"
+            f"In step {facts.step}, {percent(ledger.misallocation * share)} of the {whole}'s "
+            f"weight is on the wrong {element}s{of_part}{average}. Weights differ {where}{besides}"
+            f": {_contrast(entries, element, objective.reading.unit)}"
         )
         return finding(
             self._severity(facts, objective, recent),

@@ -13,7 +13,7 @@ from gradledger_monitor.rules.balance.divisors import is_mean_of_sums
 from gradledger_monitor.rules.balance.evidence import divides_by_samples, ignores_targets
 from gradledger_monitor.rules.balance.patterns import Pattern
 from gradledger_monitor.rules.gradient_scale_effects import changing_factor_effect
-from gradledger_monitor.rules.number_text import counted, significant
+from gradledger_monitor.rules.number_text import counted, percent, significant
 from gradledger_monitor.rules.objective_names import counted_name, element_name, objective_name
 from gradledger_monitor.rules.reduction.common import (
     BALANCE_OFF,
@@ -212,8 +212,8 @@ def _of_smoothing(window: Window, smoothing: Objective) -> Outcome:
         "warning",
         "The label smoothing counts ignored positions",
         f"The {name} has {counted_ones:,.0f} tokens in this window. The smoothing on the same "
-        f"logits adds up the log-probabilities of {all_of_them:,.0f} positions: {ignored:.0%} of "
-        "them are ignored by the cross entropy, as padding is. They pull the weights to equal "
+        f"logits adds up the log-probabilities of {all_of_them:,.0f} positions: {percent(ignored)} "
+        "of them are ignored by the cross entropy, as padding is. They pull the weights to equal "
         "probabilities, more so in a batch of which more is ignored.",
         FIX_OF_SMOOTHING,
         objective=objective_name(smoothing, facts.objectives),
