@@ -61,6 +61,10 @@ RUNS = {  # name of the page: name of the run
     "live": "live",
 }
 BUTTONS = {"note": "Note", "deletion": "Delete"}  # to the pages that only a form leads to
+# A picture beyond the viewport leaves out what is painted only when it is scrolled into view.
+PAINTED = (
+    "document.getElementById('layer-maps')?.style.setProperty('content-visibility', 'visible')"
+)
 HEIGHTS = {1440: 900, 390: 844}
 Theme = Literal["light", "dark"]
 THEMES: tuple[Theme, ...] = ("light", "dark")
@@ -131,7 +135,9 @@ def _answer(service: Service, run: str) -> str:
 def take(page: Page, path: str, target: Path) -> None:
     """One picture of a whole page, with its charts."""
     if path.endswith("/postmortem"):  # a download
-        page.set_content(page.request.get(path).text())
+        text = page.request.get(path).text()
+        page.goto("about:blank")  # else the Content-Security-Policy of the page before applies
+        page.set_content(text)
     else:
         page.goto(path, wait_until="load")
     if button := BUTTONS.get(target.name.split(".")[1]):
@@ -144,6 +150,7 @@ def take(page: Page, path: str, target: Path) -> None:
         page.evaluate(f"scrollTo(0, {top})")
         page.wait_for_timeout(60)
     page.evaluate("scrollTo(0, 0)")
+    page.evaluate(PAINTED)
     page.wait_for_timeout(250)
     page.screenshot(path=target, full_page=True)
 
