@@ -69,6 +69,12 @@ STATUSES = {
     "not_applicable": "not applicable",
     "not_measured": "not measured",
 }
+ANSWERS = {  # of a question of the decision tree
+    "ok": "Yes",
+    "finding": "No",
+    "not_measured": "Not measured",
+    "not_applicable": "Not applicable",
+}
 
 
 @dataclass(frozen=True)

@@ -71,7 +71,10 @@ def environment() -> jinja2.Environment:
     jinja.filters["is_lost"] = lambda run: progress.is_lost(run, time.time())
     jinja.globals.update(asset=assets.url_path, plotly_style_ids=assets.plotly_style_ids)
     jinja.globals.update(
-        GLOSSARY=glossary.GLOSSARY, VERDICTS=glossary.VERDICTS, STATUSES=glossary.STATUSES
+        ANSWERS=glossary.ANSWERS,
+        GLOSSARY=glossary.GLOSSARY,
+        STATUSES=glossary.STATUSES,
+        VERDICTS=glossary.VERDICTS,
     )
     return jinja
 

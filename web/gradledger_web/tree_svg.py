@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from gradledger_monitor.evaluation.decision_tree import is_answered_by
 from gradledger_monitor.model.findings import SEVERITIES
-from gradledger_web import formatting
+from gradledger_web import formatting, glossary
 
 if TYPE_CHECKING:
     from gradledger_monitor.model.findings import EvaluationResult, Finding, TreeNode
@@ -21,12 +21,6 @@ EVALUATION_PREFIX = "evaluation "  # marks evaluation metrics among the figures
 SAME = "as above"
 SPIKE = "norm.spike"
 _TOLERANCE = 0.01  # of a balance or a misallocation: smaller differences are rounding
-ANSWERS = {
-    "ok": "Yes",
-    "finding": "No",
-    "not_measured": "Not measured",
-    "not_applicable": "Not applicable",
-}
 
 
 @dataclass(frozen=True)
@@ -98,7 +92,7 @@ def _node(
         node=node.node,
         question=node.question,
         status=node.status,
-        answer=ANSWERS[node.status],
+        answer=glossary.ANSWERS[node.status],
         reason="" if answered else node.reason,
         past=node.past,
         evidence=evidence if answered else "",

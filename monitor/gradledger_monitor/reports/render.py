@@ -101,11 +101,14 @@ def _as_dict(value: Any) -> Any:
 
 def _charts(incident: Incident) -> Iterator[tuple[str, str, list[Plot]]]:
     """Title, hint, and plots: of the whole run, and of the steps around the onset."""
+    extents = [incident.whole, incident.around]
+    if incident.around["step"] == incident.whole["step"]:  # a short run
+        del extents[1]
     for chart in charts.charts_of(imported=IMPORTED_FROM in incident.run.environment):
         if chart.id == "evaluations":
             plots = [_evaluation_plot(chart, incident)]
         else:
-            plots = [_plot(chart, incident, c) for c in (incident.whole, incident.around)]
+            plots = [_plot(chart, incident, columns) for columns in extents]
         shown = [plot for plot in plots if plot is not None]
         if shown:
             yield chart.title, chart.hint, shown
@@ -240,7 +243,7 @@ def cost_text(cost: Cost) -> str:
 
 
 def _tree(incident: Incident) -> list[tuple[str, str, str]]:
-    return [(n.question, glossary.STATUSES[n.status], n.detail) for n in incident.evaluation.tree]
+    return [(n.question, glossary.ANSWERS[n.status], n.detail) for n in incident.evaluation.tree]
 
 
 def _timeline_title(incident: Incident) -> str:

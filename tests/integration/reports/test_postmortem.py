@@ -119,8 +119,10 @@ def test_the_page_fetches_nothing_and_runs_no_text_of_a_run(incident: Incident) 
     assert "default-src 'none'" in text
     assert len(text) < 500_000
     assert page.elements.count("figure") >= 8
+    assert "Around the first bad step: " in text
     for expected in (
         "Decision tree",
+        '<span class="small">No: reduction.token_weights_unequal',
         "Timeline",
         "Not measured",
         "out/100",
@@ -164,4 +166,8 @@ def test_a_run_that_was_wrong_from_its_first_step_has_no_good_checkpoint(tmp_pat
     store = new_store(tmp_path / "g.db")
     send(store, [step(1), step(2), CheckpointRecord(2, 1.0)])
     evaluate_pending(store, 0)
-    assert build_incident(store, "r").restart.startswith("No checkpoint is good")
+    incident = build_incident(store, "r")
+    assert incident.restart.startswith("No checkpoint is good")
+    text = html(incident)
+    assert "Whole run: " in text
+    assert "Around the first bad step: " not in text  # these steps are the whole run
