@@ -1081,6 +1081,13 @@ def test_backwards_with_whole_batches_of_one_delivery_may_be_of_separate_losses(
     assert diagnosis(1 / 3).pattern == "fair"
 
 
+def test_a_window_over_the_end_of_an_epoch_is_short_although_one_batch_was_counted() -> None:
+    """The last batch of an iterator that is gone, and the first of the next one."""
+    step = facts(record([term(10, 1 / 40, samples=10)] * 2, batches=1, batch_size=10))
+    assert first(step).pattern == "unmeasured"
+    assert pattern_and_ratio(step, Closed(4, 1.0, 40.0, "fair")) == ("partial", 1 / 2)
+
+
 @pytest.mark.parametrize(
     ("loader_batches", "contract", "pattern"),
     [

@@ -356,6 +356,21 @@ def test_the_parts_of_a_micro_batch_are_named_by_the_tokens_of_all() -> None:
     ) in finding.summary
 
 
+def test_losses_of_one_backward_are_named_as_such_and_by_their_tokens() -> None:
+    """The mean of the means of documents, with one backward."""
+    documents = [term(n, 1 / (3 * n), head=1) for n in (4, 10, 25)]
+    finding = finding_of(record([documents]))
+    assert finding is not None
+    assert finding.evidence["differ"] == "between the losses of a micro-batch"
+    assert (
+        "in the loss with 4 elements counts 6.2 times as much as one in the loss with 25 elements"
+    ) in finding.summary
+    uneven = [term(n, w, "sum", head=1) for n, w in ((10, 0.02), (10, 0.03), (30, 0.025))]
+    alike = finding_of(record([uneven]))
+    assert alike is not None
+    assert "in one loss counts 1.5 times as much as one in another loss" in alike.summary
+
+
 def weighed(divide_by: str, samples: int = 3, size: int = 20) -> StepRecord:
     """A loss that weighs its tokens from 0.5 to 1.5, and masks others: over the given count."""
     counts = (5, 12, 8, 15)

@@ -14,7 +14,7 @@ from gradledger_monitor.model.token_ledger import Ledger, total
 from gradledger_monitor.rules.balance.diagnosis import why_undecided
 from gradledger_monitor.rules.balance.evidence import Near
 from gradledger_monitor.rules.balance.further import may_weigh_one_over_k
-from gradledger_monitor.rules.balance.patterns import NOT_MEASURED, Diagnosis, Pattern
+from gradledger_monitor.rules.balance.patterns import NOT_MEASURED, Pattern
 from gradledger_monitor.rules.objective_names import element_name, objective_name
 from gradledger_monitor.rules.reduction.token_weights_unequal import TokenWeightsUnequal
 from gradledger_monitor.rules.reduction.weights_not_evaluated import why_not_evaluated
@@ -99,17 +99,14 @@ def objective_verdicts(window: Window) -> list[ObjectiveVerdict]:
         return []
     objectives = shown_objectives(facts)
     weight = total(o.ledger.balance for o in objectives)
-    return [_verdict(facts, o, objectives, window.diagnoses, weight) for o in objectives]
+    return [_verdict(window, o, objectives, weight) for o in objectives]
 
 
 def _verdict(
-    facts: StepFacts,
-    objective: Objective,
-    objectives: list[Objective],
-    diagnoses: Sequence[Diagnosis],
-    weight: float,
+    window: Window, objective: Objective, objectives: list[Objective], weight: float
 ) -> ObjectiveVerdict:
-    status, text = _status_and_text(facts, objective, objectives, diagnoses)
+    facts = window.facts
+    status, text = _status_and_text(window, objective, objectives)
     ledger, penalty = objective.ledger, objective.is_penalty
     balance_measured = facts.factor_unmeasured is None
     return ObjectiveVerdict(
@@ -149,19 +146,17 @@ def _unit(objective: Objective) -> str:
 
 
 def _status_and_text(
-    facts: StepFacts,
-    objective: Objective,
-    objectives: list[Objective],
-    diagnoses: Sequence[Diagnosis],
+    window: Window, objective: Objective, objectives: list[Objective]
 ) -> tuple[Status, str]:
     """The status and its reason: what the rules find comes before what they cannot evaluate."""
+    facts = window.facts
     if facts.run.contract in ("sequence", "sample"):
         return "not_applicable", f"the run declares one weight per {facts.run.contract}"
-    diagnosis = next((d for d in diagnoses if d.objective in (objective, None)), None)
+    diagnosis = next((d for d in window.diagnoses if d.objective in (objective, None)), None)
     pattern = None if diagnosis is None else diagnosis.pattern
     if diagnosis is not None and pattern == "by_design":
         return "not_applicable", diagnosis.reason
-    if undecided := why_undecided(facts):
+    if undecided := why_undecided(facts, window.of_same_loss):
         return "not_measured", undecided
     excuse = _excuse(facts, objective, objectives)
     even = objective.is_penalty or objective.reading.is_even(facts.tolerance)

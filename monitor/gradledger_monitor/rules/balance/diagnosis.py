@@ -197,7 +197,7 @@ def diagnose(facts: StepFacts, past: Sequence[Closed]) -> list[Diagnosis]:
         return [_of_main(facts, facts.together, past)]
     if not facts.objectives:
         return [Diagnosis("unmeasured", reason_without_objective(facts))]
-    if undecided := why_undecided(facts):
+    if undecided := why_undecided(facts, past):
         return [Diagnosis("unmeasured", undecided)]
     main, *further = facts.objectives
     if not further and not is_fair(facts, main):
@@ -233,10 +233,12 @@ def _beside_a_divided_one(
     )
 
 
-def why_undecided(facts: StepFacts) -> str | None:
+def why_undecided(facts: StepFacts, past: Sequence[Closed]) -> str | None:
     """Why backwards may be separate losses, if some balance is not that of a right window.
 
-    The contract "token" declares that they are one loss.
+    The contract "token" declares that they are one loss. An earlier window of several micro-batches
+    that was right shows it, too: one that crosses the end of an epoch has batches of two iterators,
+    and only those of the last one may be counted.
     """
     if facts.together is not None or facts.run.contract == "token":
         return None
@@ -248,7 +250,8 @@ def why_undecided(facts: StepFacts) -> str | None:
     ]
     if any(have_separate_calls(micro_batches_of(facts.applied_by_rank, o.terms)) for o in wrong):
         return SEPARATE_CALLS
-    if wrong and all(map(_has_whole_batches, facts.records.values())):
+    accumulates = any(c.pattern in FAIR and c.micro_batches > 1 for c in past)
+    if wrong and not accumulates and all(map(_has_whole_batches, facts.records.values())):
         return WHOLE_BATCHES
     if wrong and all(map(_has_a_loader_for_each_loss, facts.records.values())):
         return SEPARATE_LOADERS

@@ -148,7 +148,7 @@ class TokenWeightsUnequal(Rule):
             return not_measured(ADDED_AGAIN)
         if facts.objective is None:
             return not_measured(reason_without_objective(facts))
-        if undecided := why_undecided(facts):
+        if undecided := why_undecided(facts, window.of_same_loss):
             return not_measured(undecided)
         objectives = [] if facts.together else [o for o in facts.objectives if not o.is_penalty]
         excuses = [self._excuse(o, objectives, window) for o in objectives]
@@ -247,8 +247,9 @@ class TokenWeightsUnequal(Rule):
         besides = besides if objective.weighted_inside else ""
         summary = (
             f"In step {facts.step}, {percent(ledger.misallocation * share)} of the {whole}'s "
-            f"weight is on the wrong {element}s{of_part}{average}. Weights differ {where}{besides}"
-            f": {_contrast(entries, element, objective.reading.unit)}"
+            f"weight is on the wrong {element}s{of_part}{average}. "
+            f"Weights differ {where}{besides}: "
+            f"{_contrast(entries, element, objective.reading.unit, facts.tolerance)}"
         )
         return finding(
             self._severity(facts, objective, recent),
@@ -338,20 +339,22 @@ _OF_WEIGHTS = {
 }
 
 
-def _contrast(entries: Iterable[Entry], element: str, unit: str) -> str:
+def _contrast(entries: Iterable[Entry], element: str, unit: str, tolerance: float) -> str:
     """The largest weight against the smallest, which may be zero."""
     entries = list(entries)
     heavy = max(entries, key=lambda e: e.relative)
     light = min(entries, key=lambda e: e.relative)
     if not light.relative:
-        which = _micro_batch(light, entries, element, unit)
+        which = _part(light, entries, element, unit, tolerance)
         return f"the {element}s of {which} have no weight."
-    heavy_one, light_one = (_micro_batch(e, entries, element, unit) for e in (heavy, light))
+    heavy_one, light_one = (_part(e, entries, element, unit, tolerance) for e in (heavy, light))
     if heavy.rank != light.rank:
         heavy_one, light_one = (
             f"{heavy_one} on rank {heavy.rank}",
             f"{light_one} on rank {light.rank}",
         )
+    elif heavy_one == light_one and heavy.micro_batch == light.micro_batch:
+        heavy_one, light_one = "one loss", "another loss"
     elif heavy_one == light_one:
         heavy_one, light_one = (f"micro-batch {e.micro_batch + 1}" for e in (heavy, light))
     which, one, _ = _OF_WEIGHTS.get(unit, ("", "one", ""))
@@ -362,36 +365,41 @@ def _contrast(entries: Iterable[Entry], element: str, unit: str) -> str:
     )
 
 
-def _micro_batch(entry: Entry, entries: list[Entry], element: str, unit: str) -> str:
-    """The micro-batch of an entry, which may be one of several parts, by its elements."""
+def _part(entry: Entry, entries: list[Entry], element: str, unit: str, tolerance: float) -> str:
+    """The micro-batch of an entry, by its elements; or its loss, if others there weigh more."""
     of = (entry.rank, entry.micro_batch)
-    parts = [e.tokens for e in entries if (e.rank, e.micro_batch) == of]
+    parts = [e for e in entries if (e.rank, e.micro_batch) == of]
+    noun = "micro-batch"
+    if _differ([e.relative for e in parts], tolerance):
+        noun, parts = "loss", [entry]
+    tokens = total(e.tokens for e in parts)
     if unit in _OF_WEIGHTS:
-        weights = _OF_WEIGHTS[unit][-1]
-        return f"the micro-batch whose {weights} add up to {significant(total(parts))}"
-    return f"the micro-batch with {counted(round(total(parts)), element)}"
+        return f"the {noun} whose {_OF_WEIGHTS[unit][-1]} add up to {significant(tokens)}"
+    return f"the {noun} with {counted(round(tokens), element)}"
 
 
 def _where(entries: Iterable[Entry], tolerance: float) -> str:
-    """Between micro-batches, between ranks, or both."""
-    by_rank: dict[int, list[Entry]] = {}
-    for entry in entries:
-        by_rank.setdefault(entry.rank, []).append(entry)
-    spread = 1 + tolerance
-    inside = any(_most(e) > _least(e) * spread for e in by_rank.values())
-    shares = [total(e.share for e in es) / total(e.tokens for e in es) for es in by_rank.values()]
-    between = max(shares) > min(shares) * spread
-    if inside and between:
-        return "between micro-batches and between ranks"
-    return "between micro-batches" if inside else "between ranks"
+    """Between micro-batches, ranks, or both; else between several losses of a micro-batch."""
+    by_rank: dict[int, dict[int, list[Entry]]] = {}
+    for entry in (e for e in entries if e.tokens):
+        by_rank.setdefault(entry.rank, {}).setdefault(entry.micro_batch, []).append(entry)
+    ranks = [[e for part in parts.values() for e in part] for parts in by_rank.values()]
+    where = []
+    if any(_differ(map(_average, parts.values()), tolerance) for parts in by_rank.values()):
+        where.append("between micro-batches")
+    if _differ(map(_average, ranks), tolerance):
+        where.append("between ranks")
+    return " and ".join(where) or "between the losses of a micro-batch"
 
 
-def _most(entries: list[Entry]) -> float:
-    return max(e.relative for e in entries)
+def _average(entries: list[Entry]) -> float:
+    """The average weight of an element."""
+    return total(e.share for e in entries) / total(e.tokens for e in entries)
 
 
-def _least(entries: list[Entry]) -> float:
-    return min(e.relative for e in entries)
+def _differ(weights: Iterable[float], tolerance: float) -> bool:
+    weights = list(weights)
+    return max(weights) > min(weights) * (1 + tolerance)
 
 
 def _ranks_sentence(facts: StepFacts) -> str:
