@@ -418,3 +418,29 @@ def test_a_rate_of_zero_of_one_of_several_optimizers_is_information(
     assert [f.severity for f in findings] == found
     assert all("of Optimizer 0 (Adam) is 0" in f.title for f in findings)
     assert all(f.summary.endswith("look at what sets its learning rate.") for f in findings)
+
+
+@pytest.mark.parametrize(
+    ("framework", "severity"), [({}, "warning"), ({"framework": "transformers"}, "info")]
+)
+def test_a_divisor_with_the_first_label_of_each_sequence_is_named(
+    framework: dict[str, str], severity: str
+) -> None:
+    """Labels that a causal language model shifts, counted before: by the Trainer, or not."""
+    windows = [[20, 31], [44, 12], [9, 30]]
+    steps = [
+        facts(
+            record(
+                [term(n, 1 / (sum(window) + 8), "sum", samples=4) for n in window],
+                number,
+                batches=2,
+                batch_size=4,
+            ),
+            config=framework,
+        )
+        for number, window in enumerate(windows, 1)
+    ]
+    finding = next(f for f in judged(steps).findings if f.rule == "reduction.wrong_denominator")
+    assert finding.severity == severity
+    assert "the divisor is 47, but 39" in finding.summary
+    assert "It has one more for each of 8 sequences" in finding.summary

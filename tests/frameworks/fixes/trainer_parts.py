@@ -42,6 +42,14 @@ def llama() -> Any:
     )
 
 
+def gpt2() -> Any:
+    """One layer of random weights, without dropout."""
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 32, "n_positions": 64, "n_embd": 16, "n_layer": 1, "n_head": 2}
+    dropout = {"embd_pdrop": 0.0, "attn_pdrop": 0.0, "resid_pdrop": 0.0}
+    return transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, **dropout))
+
+
 def windows(even: bool) -> list[list[Batch]]:
     """Micro-batches of token ids and labels; the model shifts these."""
     shifted = text(STEPS, lengths=EVEN if even else RAGGED)

@@ -214,6 +214,10 @@ FRAMEWORKS = {
     "trainer_model_uneven": (_UNEQUAL, f"{_MEANS}[transformers]"),
     "trainer_training_step_even": (_MISSING, f"{_NOT_DIVIDED}[transformers]"),
     "trainer_training_step_uneven": (_MISSING, f"{_MEANS}[transformers]"),
+    "trainer_unshifted_count": (
+        "reduction.wrong_denominator",
+        "reduction.wrong_denominator.FIX_OF_UNSHIFTED",
+    ),
     "trainer_zeroed_each": (_ZEROED, _of("zeroed_every_microbatch", "transformers")),
 }
 

@@ -10,8 +10,9 @@ from gradledger_monitor.model.token_ledger import total
 from gradledger_monitor.rules.balance.beside import cross_entropy_beside
 from gradledger_monitor.rules.balance.counts import followed_count
 from gradledger_monitor.rules.balance.divisors import is_mean_of_sums
-from gradledger_monitor.rules.balance.evidence import divides_by_samples, ignores_targets
-from gradledger_monitor.rules.balance.patterns import Pattern
+from gradledger_monitor.rules.balance.evidence import Near, divides_by_samples, ignores_targets
+from gradledger_monitor.rules.balance.patterns import Pattern, wrong_windows
+from gradledger_monitor.rules.framework_fixes import framework
 from gradledger_monitor.rules.gradient_scale_effects import changing_factor_effect
 from gradledger_monitor.rules.number_text import counted, percent, significant
 from gradledger_monitor.rules.objective_names import counted_name, element_name, objective_name
@@ -43,6 +44,9 @@ FIX_OF_SMOOTHING = """\
 smooth_loss = smooth_loss.masked_fill(target.unsqueeze(-1) == ignore_index, 0.0)
 # a mean over positions divides by those that count"""
 
+FIX_OF_UNSHIFTED = """\
+# before the Trainer, which counts the labels after the shift of a model of this type (5.23):
+model.loss_type = "ForCausalLM\""""
 
 WITHOUT_WEIGHT = "those without a weight (padding, or what a mask leaves out)"
 SAMPLES = (
@@ -68,7 +72,9 @@ class WrongDenominator(Rule):
     share of ignored ones does by more than chance, as with padding.
 
     It is information if the graph shows a mean, over the samples of the window, of one sum for
-    each (``losses.sum(-1).mean()``): the log-likelihood of sequences is such a loss.
+    each (``losses.sum(-1).mean()``): the log-likelihood of sequences is such a loss. So it is if
+    the Trainer of transformers counts one label more for each sequence, as it does for models
+    such as GPT-2, whose loss it does not know to shift its labels.
 
     **Why it matters**
 
@@ -129,20 +135,44 @@ class WrongDenominator(Rule):
             constant = abs(objective.coefficient or 1.0)
         divisor *= constant
         cause = _cause(pattern, divisor, constant, objective, window.facts.tolerance)
+        unshifted = pattern == "wandering" and constant == 1 and _counts_first_labels(window)
+        by_trainer = unshifted and framework(window.facts.run) == "transformers"
+        if unshifted:
+            sequences = counted(window.facts.samples or 0, "sequence")
+            cause += (
+                f". It has one more for each of {sequences}, as labels that are not shifted yet"
+            )
         return finding(
-            "warning",
+            "info" if by_trainer else "warning",
             "The loss divisor counts ignored positions"
             if positions
             else f"The loss divisor is not the {element_name(objective)} count",
             f"The balance is {significant(b)} instead of {significant(intended(window))}: "
             f"{cause}.{_changes(window)} {factor_effect(window)}.{SAMPLES if of_samples else ''}",
-            token_mean(window.facts, objective),
+            FIX_OF_UNSHIFTED if by_trainer else token_mean(window.facts, objective),
             balance=round(b, 6),
             tokens=as_count(n),
             divisor=round(divisor, 4),
             padding=positions,
             earlier_balances=[round(c.balance, 6) for c in window.of_same_loss if c.balance][-8:],
         )
+
+
+def _counts_first_labels(window: Window) -> bool:
+    """Whether the divisor has one label more per sequence, in all windows whose samples are known.
+
+    The labels of a causal language model are shifted: the first of each sequence is no target.
+    """
+    facts, objective = window.facts, window.balance.objective
+    if objective is None or objective.reading.unit != "tokens" or not facts.samples:
+        return False
+    earlier = [(c.balance, c.tokens, c.samples) for c in wrong_windows(window.of_same_loss)]
+    counts = [(b, n, samples) for b, n, samples in earlier if b and n and samples]
+    scale = facts.run.declared_scale or 1.0
+    return all(
+        Near(scale * n / b, facts.tolerance)(n + samples)
+        for b, n, samples in [*counts, (balance(window), tokens(window), facts.samples)]
+    )
 
 
 def _of_mean_of_sums(window: Window, objective: Objective) -> Outcome:
