@@ -72,7 +72,7 @@ def test_a_share_of_what_is_declared_is_called_so() -> None:
 def test_steps_after_every_micro_batch_are_counted_against_the_scale() -> None:
     single = [[record(alike(16, 1), number)] for number in (1, 2)]
     finding = finding_of("loop.step_every_microbatch", *single)
-    assert finding.title == "The optimizer steps after 1 micro-batch instead of 16"
+    assert finding.title == "The loss is divided by 16, and the optimizer steps after 1 micro-batch"
     assert "its balance is 1/16 of the declared 8: the loss" in finding.summary
 
 

@@ -22,7 +22,8 @@ FIX = """\
 loss.backward()                      # divided for the accumulation, as before
 if (i + 1) % K == 0:                 # step once per window, not once per micro-batch
     optimizer.step()
-    optimizer.zero_grad()"""
+    optimizer.zero_grad()
+# or, if nothing should be accumulated: leave out the division"""
 
 NOT_PREPARED = " Accelerate accumulates meanwhile: the optimizer was not prepared."
 
@@ -61,7 +62,8 @@ class StepEveryMicrobatch(Rule):
 
     **What to do**
 
-    Step, clip, schedule and zero once per m micro-batches.
+    Step, clip, schedule and zero once per m micro-batches. If m is another number, such as
+    ``len(loader)``, leave out the division.
 
     **When it is silent**
 
@@ -89,12 +91,19 @@ class StepEveryMicrobatch(Rule):
         if not shows(window, "early_step", "unprepared"):
             return OK
         m, unprepared = round(1 / factor(window)), shows(window, "unprepared")
+        divided = (
+            f"the loss is divided for an accumulation over {m} micro-batches that does not take "
+            f"place.{NOT_PREPARED}"
+            if unprepared
+            else f"the loss is divided as for an accumulation over {m} micro-batches, which does "
+            f"not take place. If {m} is another number, such as that of the batches in an epoch "
+            "(len(loader)), the division is too much."
+        )
         return finding(
             "warning",
-            f"The optimizer steps after 1 micro-batch instead of {m}",
-            f"The window holds 1 micro-batch, and its balance is 1/{m}{of_declared(window)}: the "
-            f"loss is divided for an accumulation over {m} micro-batches that does not take place."
-            f"{NOT_PREPARED if unprepared else ''}",
+            f"The loss is divided by {m}, and the optimizer steps after 1 micro-batch",
+            f"The window holds 1 micro-batch, and its balance is 1/{m}{of_declared(window)}: "
+            f"{divided}",
             framework_fixes.PREPARED if unprepared else FIX,
             balance=round(balance(window), 6),
             micro_batches=1,
