@@ -82,6 +82,7 @@ class Term:
     weight_max: float | None = None
     weight_size: float | None = None
     class_weight: float | None = None  # sum of the class weights of the tokens, if any
+    valid: int | None = None  # of a cross entropy of each token: targets that are not ignored
     # of a cross entropy with a label smoothing by hand: the positions that the smoothing counts
     smoothed: int | None = None
     undivided: bool | None = None  # no division between the root of backward and this term

@@ -1272,6 +1272,19 @@ def test_picked_log_probabilities_of_batches_of_one_size_may_be_masked(
     assert (last.pattern == "wandering") != expected
 
 
+@pytest.mark.parametrize("masked", [False, True])
+def test_targets_that_a_loss_of_each_token_ignores_are_no_mask(masked: bool) -> None:
+    """A mean over all pixels of images of one size, of which an ignored class is a part."""
+    windows = []
+    for tokens in (40, 29, 31):
+        loss = term(tokens, 1 / 64, "none", size=64, rows=64, elements=64, element_weight=1 / 64)
+        loss.valid = tokens + 5 * masked
+        windows.append(facts(record([loss])))
+    last = patterns_of(windows)[-1]
+    assert last.reason == (MASKED if masked else "")
+    assert last.pattern == ("unmeasured" if masked else "padding")
+
+
 def test_a_mean_over_rows_of_padded_tokens_is_no_mask_of_one_size() -> None:
     """Two rows in each micro-batch, each divided by its padded length."""
     losses = []

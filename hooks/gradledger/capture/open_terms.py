@@ -63,6 +63,7 @@ class OpenTerm:
     samples: int | None = None
     positions: int | None = None
     class_weight: Deferred | None = None
+    valid: Deferred | None = None
     smoothed: int | None = None
     undivided: bool | None = None
     divisors: tuple[Constant, ...] = ()  # between the root and the term, from the root on
@@ -104,6 +105,8 @@ class OpenTerm:
             term.tokens = counted if isinstance(counted, int) else round(counted.value())
         if self.class_weight is not None:
             term.class_weight = self.class_weight.value()
+        if self.valid is not None:
+            term.valid = round(self.valid.value())
         term.of, term.nonlinear, term.penalty = self.of, self.nonlinear, self.penalty
         term.again, term.compares = self.again, self.compares
         self._resolve_elements(term)
@@ -157,7 +160,7 @@ class OpenTerm:
 
     def deferred(self) -> Iterator[Deferred]:
         """The values that are read later."""
-        yield from present(self.tokens, self.class_weight, self.upstream)
+        yield from present(self.tokens, self.class_weight, self.valid, self.upstream)
         yield from present(self.element_upstream, self.function_upstream, self.value)
         yield from present(*self.divisors, *self.factors, *self.learned)
         yield from () if self.inferred is None else self.inferred.deferred()

@@ -78,6 +78,7 @@ class Term(Struct, gc=False, kw_only=True, omit_defaults=True):
     weight_max: Number | None = None
     weight_size: Number | None = None
     class_weight: Number | None = None
+    valid: Count | None = None
     smoothed: Count | None = None
     undivided: bool | None = None
     divisors: Annotated[list[Number], Meta(max_length=64)] = []

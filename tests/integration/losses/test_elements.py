@@ -163,6 +163,19 @@ def test_a_smoothing_inside_a_cross_entropy_states_the_positions_that_it_counts(
     assert term.kind == "NllLossBackward0" and term.smoothed == positions
 
 
+def test_a_loss_of_each_token_states_which_targets_it_does_not_ignore() -> None:
+    """So a mask above it is no padding."""
+    labels = torch.arange(12) % CLASSES
+    labels[:3] = -100
+    mask = (torch.arange(12) % 2).double()
+
+    def masked(logits: Tensor, rows: Rows) -> Tensor:
+        return (F.cross_entropy(logits, labels, reduction="none") * mask).mean()
+
+    (term,) = terms_on(Rows.of(12), masked)
+    assert (term.size, term.valid, term.tokens) == (12, 9, 5)
+
+
 def test_a_smoothing_of_images_counts_their_pixels() -> None:
     def smoothed(logits: Tensor, rows: Rows) -> Tensor:
         log_p = logits.reshape(2, 6, CLASSES).transpose(1, 2).log_softmax(1)

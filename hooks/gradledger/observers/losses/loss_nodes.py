@@ -154,6 +154,7 @@ def _nll_term(node: Any, name: str) -> OpenTerm:
     if target.dim() == 1 and term.rows > 1:
         term.samples = sample_count(node, term.rows)
     if term.reduction == "none":
+        term.valid = Deferred((target != ignored_class(node)).sum())
         return term
     # A saved-tensor hook holds all tensors of a node or none: these can be read, too.
     divisor, weighted = node._saved_total_weight, node._saved_weight is not None

@@ -84,10 +84,12 @@ def ignores_targets(objective: Objective) -> bool:
     """Whether the loss itself ignores the targets of the tokens without a weight.
 
     It does if it adds up its tokens, or examples. A loss of each token may also be multiplied by a
-    mask, such as that of the hard ones, or of those with a confident target.
+    mask, such as that of the hard ones, or of those with a confident target; not if all that it
+    does not ignore have a weight.
     """
     terms = [term.loss_term for term in objective.terms]
-    return all(t.kind.startswith(_OF_TOKENS) and t.reduction != "none" for t in terms)
+    of_tokens = all(term.kind.startswith(_OF_TOKENS) for term in terms)
+    return of_tokens and all(t.reduction != "none" or t.valid == t.tokens for t in terms)
 
 
 def may_mask_elements(objective: Objective) -> bool:
@@ -97,7 +99,7 @@ def may_mask_elements(objective: Objective) -> bool:
     """
     terms = [term.loss_term for term in objective.terms]
     single = all(t.reduction == "none" and t.size in (None, t.elements) for t in terms)
-    return single and not is_bare_reduction(objective)
+    return single and not (is_bare_reduction(objective) or ignores_targets(objective))
 
 
 def is_divided_by_a_count(facts: StepFacts, objective: Objective) -> bool:
