@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from gradledger.capture.windows import OpenWindows, OptimizerWindow
 
 MOST_OPTIMIZERS = 8  # that a new one may replace: a process may create hundreds
+_RATES = ("lr", "initial_lr")
 
 
 @dataclass
@@ -44,7 +45,8 @@ class _Beginning(NamedTuple):
 
     kind: type[Any]
     parameters: tuple[int, ...]  # ids
-    settings: tuple[Any, ...] | None  # of the parameter groups; None: not known
+    # of the parameter groups, without the learning rate, which may differ; None: not known
+    settings: tuple[Any, ...] | None
 
 
 class Resumes(Observer):
@@ -172,7 +174,10 @@ def _has_state(window: OptimizerWindow) -> bool:
 
 def _settings(optimizer: Any) -> tuple[Any, ...] | None:
     """Those of all parameter groups; None if one of them is a tensor or an object."""
-    groups = [{**group, "params": len(group["params"])} for group in optimizer.param_groups]
+    groups = [
+        {**{k: v for k, v in group.items() if k not in _RATES}, "params": len(group["params"])}
+        for group in optimizer.param_groups
+    ]
     settings = tuple(tuple(sorted(group.items())) for group in groups)
     return settings if all(_is_plain(v) for group in groups for v in group.values()) else None
 

@@ -47,11 +47,22 @@ def momentum(model: nn.Module, phase: int, last: Any) -> torch.optim.Optimizer:
     return torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.75)
 
 
+def lower_rate(model: nn.Module, phase: int, last: Any) -> torch.optim.Optimizer:
+    return torch.optim.Adam(model.parameters(), lr=1e-3 * 0.5**phase)
+
+
+def rate_on_the_device(model: nn.Module, phase: int, last: Any) -> torch.optim.Optimizer:
+    return torch.optim.Adam(model.parameters(), lr=torch.tensor(1e-3))
+
+
 def in_a_row(sent: list[Replaced | None]) -> list[int]:
     return [0 if each is None else each.in_a_row for each in sent]
 
 
-@pytest.mark.parametrize(("create", "horizon"), [(adam, 1000), (momentum, 4)])
+@pytest.mark.parametrize(
+    ("create", "horizon"),
+    [(adam, 1000), (momentum, 4), (lower_rate, 1000), (rate_on_the_device, 1000)],
+)
 @pytest.mark.parametrize("steps", [1, 2])
 def test_each_that_begins_without_the_state_of_the_one_before_is_counted(
     create: Create, horizon: int, steps: int
@@ -81,15 +92,11 @@ def plain(model: nn.Module, phase: int, last: Any) -> torch.optim.Optimizer:
     return torch.optim.SGD(model.parameters(), lr=1e-3)
 
 
-def lower_rate(model: nn.Module, phase: int, last: Any) -> torch.optim.Optimizer:
-    return torch.optim.Adam(model.parameters(), lr=1e-3 * 0.5**phase)
+def decoupled(model: nn.Module, phase: int, last: Any) -> torch.optim.Optimizer:
+    return torch.optim.Adam(model.parameters(), lr=1e-3, weight_decay=0.1 * phase)
 
 
-def rate_on_the_device(model: nn.Module, phase: int, last: Any) -> torch.optim.Optimizer:
-    return torch.optim.Adam(model.parameters(), lr=torch.tensor(1e-3))
-
-
-@pytest.mark.parametrize("create", [loads, copies, plain, lower_rate, rate_on_the_device])
+@pytest.mark.parametrize("create", [loads, copies, plain, decoupled])
 def test_a_state_that_is_restored_or_is_of_other_settings_is_not_lost(create: Create) -> None:
     assert in_a_row(replaced(create)) == [0] * 6
 

@@ -17,7 +17,8 @@ FIX = """\
 optimizer = torch.optim.AdamW(model.parameters(), lr=lr)   # once, before all loops
 for epoch in range(epochs):
     for x, y in loader:
-        ..."""
+        ...
+# another learning rate: by a scheduler, or in optimizer.param_groups"""
 
 
 class OptimizerRecreated(Rule):
@@ -25,10 +26,10 @@ class OptimizerRecreated(Rule):
 
     **What it sees**
 
-    Five optimizers in a row over the same parameters, of the same class and with the same settings,
-    each in place of one that had made the same number of steps. The last four began with an empty
-    state, although the one before had averages of its gradients (momentum, Adam's moments), and
-    nothing else had changed the parameters since.
+    Five optimizers in a row over the same parameters, of the same class and with the same settings
+    besides the learning rate, each in place of one that had made the same number of steps. The last
+    four began with an empty state, although the one before had averages of its gradients (momentum,
+    Adam's moments), and nothing else had changed the parameters since.
 
     **Why it matters**
 
@@ -46,9 +47,9 @@ class OptimizerRecreated(Rule):
 
     **When it is silent**
 
-    Fewer optimizers in a row; another learning rate, class or set of parameters, as where layers
-    are unfrozen; other numbers of steps; a state that is loaded or copied; parameters that are
-    loaded or reset in between (cross-validation, federated rounds); SGD without a momentum.
+    Fewer optimizers in a row; another class, setting or set of parameters, as where layers are
+    unfrozen; other numbers of steps; a state that is loaded or copied; parameters that are loaded
+    or reset in between (cross-validation, federated rounds); SGD without a momentum.
 
     **Incidents**
 
@@ -86,10 +87,10 @@ class OptimizerRecreated(Rule):
             "warning" if short else "info",
             f"A new {name} replaces the previous one {often}",
             f"{self.needed + 1} optimizers in a row stepped the same parameters with the same "
-            f"settings, each in place of one that had made {counted(steps, 'step')}. The last "
-            f"{self.needed} began with an empty state, and the averages of the gradients that the "
-            f"one before had were lost.{reach} If each of them is another phase, such as a "
-            "task, this may be intended.",
+            f"settings besides the learning rate, each in place of one that had made "
+            f"{counted(steps, 'step')}. The last {self.needed} began with an empty state, and the "
+            f"averages of the gradients that the one before had were lost.{reach} If each of them "
+            "is another phase, such as a task, this may be intended.",
             with_optimizer(FIX, name),
             optimizers=self.needed + 1,
             steps_of_each=steps,
