@@ -41,8 +41,9 @@ def test_the_numbers_are_those_of_the_record() -> None:
     assert finding.summary == (
         "5 optimizers in a row stepped the same parameters with the same settings besides the "
         "learning rate, each in place of one that had made 1 step. The last 4 began with an empty "
-        "state, and the averages of the gradients that the one before had were lost. By its factor, the longest reaches back "
-        "10 steps. If each of them is another phase, such as a task, this may be intended."
+        "state, and the averages of the gradients that the one before had were lost. By its "
+        "factor, the longest reaches back 10 steps. If each of them is another phase, such as a "
+        "task, this may be intended."
     )
     assert finding.evidence == {"optimizers": 5, "steps_of_each": 1, "horizon": 10}
 
