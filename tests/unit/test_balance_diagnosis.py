@@ -981,6 +981,17 @@ def test_the_steps_of_an_episode_may_add_up() -> None:
     assert {d.reason for d in windows(*steps) if d.pattern != "pending"} == {EPISODES}
 
 
+def test_a_step_of_an_episode_may_have_no_advantage() -> None:
+    """As the one in the middle, where each step has one reward, and returns are normalised."""
+
+    def of_zero(n: int) -> Term:
+        loss = dataclasses.replace(policy_loss(n, 1.0), undivided=True)
+        return dataclasses.replace(loss, size=n + 1, elements=n + 1)
+
+    steps = [facts(record([[of_zero(n) for n in sizes]])) for sizes in EPISODE_LENGTHS]
+    assert {d.reason for d in windows(*steps) if d.pattern != "pending"} == {EPISODES}
+
+
 EPISODE_LENGTHS = ((9, 5, 12, 6), (4, 12, 3, 7), (8, 2, 9, 6))
 
 

@@ -26,13 +26,13 @@ def _may_be_policy_loss(objective: Objective, past: Sequence[Closed]) -> bool:
     """Whether the loss weighs every element of each micro-batch, by numbers that vary.
 
     By numbers of both signs, unless what divides them counts a part of the elements: these are in
-    two losses. Or by positive ones, if micro-batches have one dimension and different lengths, and
-    no sum of these numbers divides them. In a batch of padded sequences, a mask leaves out some
-    elements.
+    two losses. In a sum that nothing divides, a step may have an advantage of zero. Or by positive
+    ones, if micro-batches have one dimension and different lengths, and no sum of these numbers
+    divides them. In a batch of padded sequences, a mask leaves out some elements.
     """
     terms = [term.loss_term for term in objective.terms]
     signed = all(term.weight_size is not None and number(term.weight_min) for term in terms)
-    if signed and all(term.elements in (None, term.tokens) for term in terms):
+    if signed and all(term.undivided or term.elements in (None, term.tokens) for term in terms):
         return True
     flat = all(term.rows in (None, term.size) and term.size == term.elements for term in terms)
     weighs = all(has_own_weights(term) or term.tokens == 1 for term in terms)

@@ -21,7 +21,7 @@ optimizer = make_optimizer(model.parameters())   # over the wrapper's parameters
 FIX_APART = """\
 # Between backward and step, do the same on every rank: no_sync(), the factor on the gradients, the
 # limit of clipping, the learning rate and a guard that skips the step must not depend on the rank.
-# Such a guard decides on a loss or a norm that is equal on all of them, as after dist.all_reduce."""
+# Such a guard decides on a loss or norm that is equal on all of them, as after dist.all_reduce."""
 
 FIX_OF_HOOK = """\
 # return the average of the ranks' gradients from the comm hook of DDP, or average their models from
