@@ -316,6 +316,7 @@ class StepRecord:
     grad_scale: float | None = None
     lr: float | None = None  # of the first parameter group
     lrs: list[float] = field(default_factory=list)  # of all parameter groups, if there are several
+    rate_moves: int = 0  # times that the first rate moved between two of the micro-batches
     scheduled: int | None = None  # the step that an LR schedule is at
     schedule_total: int | None = None  # the step at which it ends, if it is read
     group_norms: list[float] = field(default_factory=list)  # by parameter group, if several

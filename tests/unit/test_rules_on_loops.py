@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import random
 from collections.abc import Callable
@@ -343,6 +344,60 @@ def test_a_schedule_that_moves_between_all_backwards_of_a_window_is_reported() -
     assert scheduled(2) is None
     assert scheduled(1, total=1) is None
     assert scheduled(1, 3, total=3) is None
+
+
+def moved_by_hand(*rates: list[float], k: int = 4, first: int = 1) -> tuple[str, int]:
+    """Severity and steps since, after steps at which a loop sets the rate of each micro-batch."""
+    steps = []
+    for number, of_micro_batches in enumerate(rates, first):
+        moves = sum(a != b for a, b in itertools.pairwise(of_micro_batches))
+        sent = record([term(10, 0.1)] * k, number, lr=of_micro_batches[-1], rate_moves=moves)
+        steps.append(facts(sent))
+    finding = finding_of("scheduler.step_every_microbatch", *steps)
+    return (finding.severity, finding.evidence["steps_since"]) if finding else ("none", 0)
+
+
+def linear(steps: int, floor: float, k: int = 4, planned: int = 24) -> list[list[float]]:
+    """A plan in optimizer steps, looked up by micro-batch."""
+    rates = [max(floor, 1 - i / planned) for i in range(k * steps)]
+    return [rates[i : i + k] for i in range(0, len(rates), k)]
+
+
+def test_a_rate_by_micro_batch_that_came_to_its_end_early_is_reported() -> None:
+    assert moved_by_hand(*linear(20, 0.1)) == ("warning", 14)
+    assert moved_by_hand(*linear(24, 0.0)) == ("warning", 17)
+    assert moved_by_hand(*linear(19, 0.1)) == ("none", 0)
+    assert moved_by_hand(*linear(20, 0.1, k=2, planned=20), k=2) == ("info", 10)
+    assert moved_by_hand(*linear(32, 0.1, k=2, planned=20), k=2) == ("warning", 22)
+
+
+def test_a_rate_by_micro_batch_that_moves_or_stays_high_is_in_order() -> None:
+    assert moved_by_hand(*linear(40, 0.1, planned=160)) == ("none", 0)
+    warmup = [[1 - rate for rate in rates] for rates in linear(40, 0.0)]
+    assert moved_by_hand(*warmup) == ("none", 0)
+    by_step = [[max(0.1, 1 - step / 10)] * 4 for step in range(60)]
+    assert moved_by_hand(*by_step) == ("none", 0)
+    dropped_later = [*warmup[:20], *[[0.1] * 4] * 100]
+    assert moved_by_hand(*dropped_later) == ("none", 0)
+
+
+def advancing(by: int, *, total: int, steps: int = 12) -> Finding | None:
+    sent = [
+        record([term(10, 1.0)], n, events=[Event("schedule", 0, own=False)] * by)
+        for n in range(1, steps + 1)
+    ]
+    for n, each in enumerate(sent):
+        each.scheduled, each.schedule_total = by * n, total
+    return finding_of("scheduler.step_every_microbatch", *map(facts, sent))
+
+
+def test_a_schedule_that_makes_several_steps_for_each_of_the_optimizer_ends_too_early() -> None:
+    finding = advancing(4, total=12)
+    assert finding is not None and finding.severity == "warning"
+    assert finding.title == "The LR scheduler makes 4 steps for each optimizer step"
+    assert finding.evidence["schedule_steps"] == 44
+    assert advancing(4, total=48) is None  # planned for all of them
+    assert advancing(1, total=8) is None  # the training takes longer
 
 
 def advanced(course: str, first: int = 1) -> Finding | None:

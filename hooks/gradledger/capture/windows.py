@@ -112,6 +112,8 @@ class OptimizerWindow:
         self.sources: list[CountedMicroBatch] = []  # micro-batches that may have made these
         self.strays = 0  # at the last step: see ``OpenWindows._strays``
         self.schedule: Schedule | None = None
+        self.rate: float | None = None  # of the first group, when the last backward had ended
+        self.rate_moves = 0  # since the window began
         self.resumed = 0  # steps that it had made, if its state was loaded without its schedule's
         self.code = CalledFrom()
         self.marks: list[tuple[int, int]] = []
@@ -243,7 +245,7 @@ class OptimizerWindow:
     def discard(self) -> None:
         """Empty the window: after a pause its contents are incomplete, the last step unknown."""
         self.micro_batches, self.events, self.sources = [], [], []
-        self.sample_at_last_step = None
+        self.sample_at_last_step, self.rate_moves = None, 0
 
     def is_unassigned(self) -> bool:
         """Whether it has no thread, or one that has ended."""

@@ -15,7 +15,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from gradledger.capture.isolation import number_at_once
 from gradledger.capture.open_parts import OpenEvent, Schedule
-from gradledger.capture.open_records import OpenStep
+from gradledger.capture.open_records import OpenMicroBatch, OpenStep
 from gradledger.observers.base import Observer
 
 if TYPE_CHECKING:
@@ -29,9 +29,9 @@ class _ThreadStepping(threading.local):
 
 
 class LearningRates(Observer):
-    """Fills ``lr`` and ``lrs``, and notes every step of a scheduler as ``schedule``."""
+    """Fills ``lr``, ``lrs`` and ``rate_moves``, and notes steps of a scheduler as ``schedule``."""
 
-    facts = ("lr", "lrs", "schedule", "scheduled", "schedule_total")
+    facts = ("lr", "lrs", "rate_moves", "schedule", "scheduled", "schedule_total")
 
     def __init__(self, windows: OpenWindows) -> None:
         super().__init__()
@@ -128,8 +128,18 @@ class LearningRates(Observer):
             schedule.warmup = _warmup(scheduler)
             schedule.resumed = window.resumed if _position(schedule) == schedule.done else 0
 
+    def backward_ends(self, micro_batch: OpenMicroBatch, reached: list[OptimizerWindow]) -> None:
+        """Count whether the rate has moved since the micro-batch before, of the same window."""
+        for window in reached:
+            groups = getattr(window.optimizer, "param_groups", None)
+            rate = groups[0].get("lr") if groups else None
+            if isinstance(rate, float):  # a tensor may be on a device
+                before, window.rate = window.rate, rate
+                window.rate_moves += len(window.micro_batches) > 1 and rate != before
+
     def step_begins(self, step: OpenStep, window: OptimizerWindow) -> None:
         """Record the learning rates that the step applies."""
+        step.fields["rate_moves"], window.rate_moves = window.rate_moves, 0
         read = [number_at_once(group.get("lr")) for group in window.optimizer.param_groups]
         rates = [rate for rate in read if rate is not None]
         if rates:

@@ -270,6 +270,7 @@ class StepRecord(Struct, gc=False, kw_only=True, omit_defaults=True, tag="step")
     grad_scale: Number | None = None
     lr: Number | None = None
     lrs: Annotated[list[Number], Meta(max_length=65_536)] = []
+    rate_moves: Count = 0
     scheduled: Count | None = None
     schedule_total: Count | None = None
     group_norms: Annotated[list[Number], Meta(max_length=65_536)] = []

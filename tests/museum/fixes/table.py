@@ -158,6 +158,10 @@ PLAIN = {
         "scheduler.step_every_microbatch",
         "scheduler.step_every_microbatch.FIX",
     ),
+    "schedule/rate_by_hand": (
+        "scheduler.step_every_microbatch",
+        "scheduler.step_every_microbatch.FIX_BY_HAND",
+    ),
 }
 
 # The gradient of these is exact before, too.
@@ -262,6 +266,7 @@ OF_SOMETHING_ELSE = {
     "run.stalled.FIX_GUARD": "it counts and prints",
     "scaler.skipped_steps": "the first scale; or it raises an error",
     "schedule": "the plan of a learning rate",
+    "scheduler.step_every_microbatch.FIX_SEVERAL": "the same",
 }
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from gradledger_monitor.ingest.schema import StepRecord
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.rules.definition import DEFAULTS
-from gradledger_monitor.rules.number_text import counted
+from gradledger_monitor.rules.number_text import counted, significant
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_applicable, not_measured
 from gradledger_monitor.rules.schedule.rates import learning_rates
 from gradledger_monitor.rules.state import declare
@@ -16,15 +17,28 @@ from gradledger_monitor.rules.state import declare
 # planned in optimizer steps, and stepped on each micro-batch, makes K times its plan.
 PAST_THE_END = 1.25
 
+STAYS = 8  # steps at one rate, after which a schedule may have ended
+LOW = 0.5  # of the highest rate: a warm-up stays at the highest
+OTHERS = 2  # windows before in which it moved less often: that in which the schedule ended
+
 FIX = """\
 if (i + 1) % K == 0:
     optimizer.step()
     scheduler.step()             # once per optimizer step
     optimizer.zero_grad()"""
 
+FIX_BY_HAND = """\
+rate = planned(i // K)           # by optimizer step, as the schedule is planned
+for group in optimizer.param_groups:
+    group["lr"] = rate"""
+
+FIX_SEVERAL = """\
+# plan the schedule for all calls of scheduler.step(): several for each optimizer step
+scheduler = get_scheduler(name, optimizer, num_training_steps=steps * calls_per_step)"""
+
 
 class StepEveryMicrobatch(Rule):
-    """The LR scheduler is stepped on every micro-batch.
+    """The learning rate moves with every micro-batch, and its schedule ends too early.
 
     **What it sees**
 
@@ -34,6 +48,15 @@ class StepEveryMicrobatch(Rule):
     and if the hooks cannot read the plan, the schedule may be planned in micro-batches, which is no
     mistake: a note. The plan is read from ``total_steps``, ``T_max`` or ``total_iters``, and, once
     the rate has come down, from the numbers that a function of ``LambdaLR`` holds.
+
+    A rate that is no scheduler's of PyTorch, such as ``group["lr"] = planned(i)`` or the
+    ``step_update`` of timm: it moved between all micro-batches of the first steps, and has stayed
+    below half of its highest value since, for K - 1 times as many steps. That is what a plan in
+    optimizer steps comes to if micro-batches are counted. It is information until the rate has
+    stayed there for twice as many steps as it moved.
+
+    And a scheduler that makes several steps for each optimizer step, once it has made 1.25 times
+    the steps of its plan.
 
     **Why it matters**
 
@@ -47,49 +70,69 @@ class StepEveryMicrobatch(Rule):
     **When it is silent**
 
     K = 1; one call per window, by any number of steps; ``CyclicLR``, which is defined in batches; a
-    schedule whose step is passed its epoch, as ``CosineAnnealingWarmRestarts`` can be.
+    schedule whose step is passed its epoch, as ``CosineAnnealingWarmRestarts`` can be. A rate that
+    is set for each micro-batch from the part of the epoch that has passed, and a warm-up by hand
+    that is counted in micro-batches: nothing states its plan.
 
     **Incidents**
 
     huggingface/accelerate#963, h2oai/h2o-llmstudio#663, karpathy/nanochat#775
     """
 
-    points_at = ("schedule",)
+    points_at = ("schedule", "step")
     inhibits = ("schedule.zero_lr", "schedule.planned_in_other_steps")
 
-    state = declare(_zero=bool, _positive=bool)
+    state = declare(
+        _zero=bool,
+        _positive=bool,
+        _rate=float | None,
+        _highest=float,
+        _at=int | None,
+        _moved=int,
+        _in_all=int,
+        _windows=int,
+        _until=int,
+    )
 
     def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
         super().__init__(thresholds)
         self._zero = False  # all learning rates of the window before were 0
         self._positive = False  # one was not, in some window
+        self._rate: float | None = None  # of the first group, at the step before
+        self._highest = 0.0  # of these
+        self._at: int | None = None  # step of the schedule, at the window before
+        self._moved = 0  # the last step at which the rate moved
+        self._in_all = 0  # windows in which it moved between all micro-batches
+        self._windows = 0  # all of them
+        self._until = 0  # the number of the last in which it moved, or before which it did
 
     def after_gap(self) -> None:
         """The window before is missing."""
-        self._zero = False
+        self._zero, self._at = False, None
 
     def evaluate(self, window: Window) -> Outcome:
-        """A schedule call in every gap between the window's backwards."""
+        """Between the window's backwards: a schedule call in every gap, or another rate."""
         record, was_zero = window.facts.record, self._zero
         rates = learning_rates(record)
         self._positive |= any(rates)
         self._zero = self._positive and bool(rates) and not any(rates)
+        self._note(window)
+        at, self._at = self._at, record.scheduled
         if "schedule" in record.missing:
             return not_measured(record.missing["schedule"])
         calls = window.facts.calls("schedule")
-        if not calls and not window.past:
-            return not_applicable("no LR scheduler")
-        if not calls or window.facts.micro_batches < 2:
-            return OK
+        k = window.facts.micro_batches
+        if not calls:
+            by_hand = self._ended_by_hand(window)
+            none = not window.past and by_hand is None
+            return not_applicable("no LR scheduler") if none else by_hand or OK
         positions = {event.after for event in calls}
         between = range(window.facts.applied_from + 1, len(record.micro_batches))
-        if not positions.issuperset(between):
-            return OK
-        k = window.facts.micro_batches
+        if k < 2 or not positions.issuperset(between):
+            return _several(window, at)
         total, count = record.schedule_total, record.scheduled
-        is_past = bool(total and count and count >= PAST_THE_END * total)
-        is_over = is_past or (was_zero and self._zero)
-        end = _end(count, total if is_past else None, window.facts.step)
+        is_over = _is_past(record) or (was_zero and self._zero)
+        end = _end(count, total if _is_past(record) else None, window.facts.step)
         return finding(
             "warning" if is_over else "info",
             "The LR scheduler steps on every micro-batch",
@@ -102,6 +145,70 @@ class StepEveryMicrobatch(Rule):
             planned_steps=total,
             lr=number(record.lr),
         )
+
+    def _note(self, window: Window) -> None:
+        """When the first rate moved, and whether it did so with each micro-batch."""
+        record = window.facts.record
+        rate, before = number(record.lr), self._rate
+        if rate is None:
+            return
+        self._rate, self._highest = rate, max(self._highest, rate)
+        self._windows += 1
+        if not record.rate_moves and before in (None, rate):
+            return
+        self._moved, self._until = window.facts.step, self._windows
+        self._in_all += 0 < len(record.micro_batches) - 1 <= record.rate_moves
+
+    def _ended_by_hand(self, window: Window) -> Outcome | None:
+        """A rate that moved with each micro-batch at first, and has stayed where it came to."""
+        k, rate, moved = window.facts.micro_batches, self._rate, self._moved
+        stays = window.facts.step - moved
+        if k < 2 or rate is None or not 0 <= rate < LOW * self._highest:
+            return None
+        if self._in_all <= OTHERS or self._in_all < self._until - OTHERS or stays < STAYS:
+            return None
+        if stays + 1 < (k - 1) * (moved - 1):
+            return None
+        return finding(
+            "warning" if stays >= 2 * moved else "info",
+            "The learning rate moves with every micro-batch, and its schedule has ended",
+            f"The learning rate moved between all {k} micro-batches of an optimizer step, up to "
+            f"step {moved:,}. It has stayed at {significant(rate)} for {counted(stays, 'step')} "
+            f"since; its highest value was {significant(self._highest)}. This is what a schedule "
+            f"in optimizer steps does where micro-batches are counted: it ends after 1/{k} of the "
+            "training. If the schedule is planned to end there, it is right.",
+            FIX_BY_HAND,
+            micro_batches=k,
+            last_moved=moved,
+            steps_since=stays,
+            lr=rate,
+            lr_highest=self._highest,
+        )
+
+
+def _is_past(record: StepRecord) -> bool:
+    total, count = record.schedule_total, record.scheduled
+    return bool(total and count and count >= PAST_THE_END * total)
+
+
+def _several(window: Window, before: int | None) -> Outcome:
+    """The schedule makes several steps for one of the optimizer, and has ended."""
+    record = window.facts.record
+    total, count = record.schedule_total, record.scheduled
+    advance = 0 if before is None or count is None else count - before
+    if advance < 2 or not _is_past(record):
+        return OK
+    return finding(
+        "warning",
+        f"The LR scheduler makes {advance} steps for each optimizer step",
+        f"Between the last optimizer step and this one, the schedule made {advance} steps. "
+        f"{_end(count, total, window.facts.step)}",
+        FIX_SEVERAL,
+        schedule_advance=advance,
+        schedule_steps=count,
+        planned_steps=total,
+        lr=number(record.lr),
+    )
 
 
 def _end(count: int | None, total: int | None, step: int) -> str:
