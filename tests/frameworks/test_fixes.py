@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from museum.fixes.proof import EXACT, REAL, fixed, run
+from museum.fixes.proof import EXACT, REAL, fixed, patched, run
 from museum.fixes.table import FRAMEWORKS, FRAMEWORKS_OF_RANKS, fixes
 from museum.stage import Stage
 
@@ -44,6 +44,30 @@ def test_the_fix_that_is_shown_makes_the_gradient_exact(
     right = run(stage, script, config=config)
     assert right.fault < EXACT
     assert (right.result.verdict, right.result.findings) == ("balanced", [])
+
+
+CHANGED = {
+    "accelerate_adds_by_itself": "+    accelerator.backward(loss / 4)",
+    "accelerate_divided_in_the_call": "+        accelerator.backward(loss)",
+    "lightning_manual_divided_twice": "+        self.manual_backward(loss)",
+    "lightning_manual_not_divided": "+        self.manual_backward(loss / 4)",
+}
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_the_change_of_the_line_makes_the_gradient_exact(
+    stage: Stage, name: str, tmp_path: Path
+) -> None:
+    script = tmp_path / "program.py"
+    script.write_text((HERE / f"{name}.py").read_text())
+    config = {"framework": CONFIGURED[name.partition("_")[0]]}
+    wrong = run(stage, script, config=config)
+    finding = next(f for f in wrong.located if f.inhibited_by is None)
+    assert CHANGED[name] in finding.fix.splitlines()
+    script.write_text(patched(finding.fix, script.read_text()))
+    right = run(stage, script, config=config)
+    assert right.fault < EXACT
+    assert (right.result.verdict, right.located) == ("balanced", [])
 
 
 @pytest.mark.parametrize("name", FRAMEWORKS_OF_RANKS)

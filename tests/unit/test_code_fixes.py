@@ -7,11 +7,18 @@ import ast
 from gradledger.records import CodeRole
 from gradledger_monitor.evaluation.finding_code import with_code
 from gradledger_monitor.model.code.locations import CodeLocation
-from gradledger_monitor.model.findings import Finding, is_generic
+from gradledger_monitor.model.findings import Finding, Severity, is_generic
 from gradledger_monitor.rules.clip import after_step
-from gradledger_monitor.rules.loop import double_step, grads_not_zeroed, zeroed_before_step
+from gradledger_monitor.rules.loop import (
+    double_step,
+    grads_not_zeroed,
+    step_every_microbatch,
+    zeroed_before_step,
+    zeroed_every_microbatch,
+)
 from gradledger_monitor.rules.reduction.fixes import MICRO_BATCH_MEAN, ONE_DIVISION
 from gradledger_monitor.rules.scaler import clip_before_unscale
+from gradledger_monitor.rules.scheduler import step_every_microbatch as scheduled_every_microbatch
 
 RULES = {
     after_step.FIX: "clip.after_step",
@@ -23,11 +30,18 @@ RULES = {
     double_step.FIX: "loop.double_step",
     double_step.FIX_SCALED: "loop.double_step",
     zeroed_before_step.FIX: "loop.zeroed_before_step",
+    MICRO_BATCH_MEAN["lightning"]: "reduction.missing_division",
+    ONE_DIVISION["accelerate"]: "reduction.double_division",
+    zeroed_every_microbatch.FIX: "loop.zeroed_every_microbatch",
+    step_every_microbatch.FIX: "loop.step_every_microbatch",
+    scheduled_every_microbatch.FIX: "scheduler.step_every_microbatch",
     clip_before_unscale.FIX: "scaler.clip_before_unscale",
     clip_before_unscale.of_values(clip_before_unscale.FIX): "scaler.clip_before_unscale",
 }
 ROLES: dict[str, tuple[CodeRole, ...]] = {
     "scaler.step(": ("scaler_step", "step"),
+    "scheduler.step(": ("schedule",),
+    "manual_backward(": ("backward",),
     ".unscale_(": ("unscale",),
     ".step(": ("step",),
     ".backward(": ("backward",),
@@ -52,9 +66,17 @@ def located(script: str, via: str = "") -> list[CodeLocation]:
     return calls
 
 
-def fix_of(fix: str, script: str, first_step: int = 1, others: int = 0, via: str = "") -> str:
+def fix_of(
+    fix: str,
+    script: str,
+    first_step: int = 1,
+    others: int = 0,
+    via: str = "",
+    severity: Severity = "error",
+) -> str:
     """The fix of a finding in a script."""
-    finding = Finding(RULES[fix], 0, "error", first_step, 9, 5, "t", "s", fix, {"micro_batches": 4})
+    numbers = {"micro_batches": 4, "intended_micro_batches": 4}
+    finding = Finding(RULES[fix], 0, severity, first_step, 9, 5, "t", "s", fix, numbers)
     calls = located(script, via)
     (result,) = with_code([finding], dict.fromkeys(range(1 + others), calls))
     return result.fix
@@ -201,3 +223,106 @@ def test_gradients_are_zeroed_after_the_step_and_not_before_it() -> None:
     ):
         assert is_generic(fix_of(fix, uncertain)), uncertain
     assert is_generic(fix_of(fix, before, others=1))
+
+
+def test_a_call_of_a_framework_gets_the_divided_loss() -> None:
+    lightning, accelerate = MICRO_BATCH_MEAN["lightning"], MICRO_BATCH_MEAN["accelerate"]
+    manual = changed(lightning, "self.manual_backward(loss)", via="lightning")
+    assert manual == "self.manual_backward(loss / 4)"
+    own = changed(accelerate, "x = 1\naccelerator.backward(loss)  # a", via="accelerate")
+    assert own == "x = 1\naccelerator.backward(loss / 4)  # a"
+    for uncertain in (
+        "with accelerator.accumulate(model):\n    accelerator.backward(loss)",
+        "accelerator.backward(f(x))",
+        "accelerator.backward(loss, retain_graph=True)",
+    ):
+        assert is_generic(fix_of(accelerate, uncertain, via="accelerate")), uncertain
+
+
+def test_a_second_division_in_a_statement_is_removed() -> None:
+    one = ONE_DIVISION["plain"]
+    for division in ("loss = loss / K", "loss /= args.steps", "loss = loss / 4"):
+        script = f"loss = f(x)\n{division}\nloss.backward()\nx = 1"
+        assert changed(one, script) == "loss = f(x)\nloss.backward()\nx = 1"
+    script = "loss = f(x)\nloss = loss / K\nx = 1\naccelerator.backward(loss)"
+    after = "loss = f(x)\nx = 1\naccelerator.backward(loss)"
+    assert changed(ONE_DIVISION["accelerate"], script, via="accelerate") == after
+    for uncertain in (
+        "loss = loss / 3\nx = 1\nloss.backward()",
+        "loss = other / K\nx = 1\nloss.backward()",
+        "loss = loss / K\nloss = loss / K\nloss.backward()",
+        "if x:\n    loss = loss / K\nloss.backward()",
+        "loss = loss / f(x)\nx = 1\nloss.backward()",
+    ):
+        assert is_generic(fix_of(one, uncertain)), uncertain
+
+
+ZEROED_EACH = """\
+for i, x in enumerate(loader):
+    opt.zero_grad()
+    (loss(x) / 4).backward()
+    if (i + 1) % 4 == 0:
+        opt.step()"""
+
+
+def test_gradients_are_zeroed_where_the_optimizer_steps() -> None:
+    fix = zeroed_every_microbatch.FIX
+    zeroed = "    opt.zero_grad()\n"
+    right = f"{ZEROED_EACH.replace(zeroed, '')}\n        opt.zero_grad()"
+    assert changed(fix, ZEROED_EACH) == right
+    after_backward = f"{ZEROED_EACH.replace(zeroed, '')}\n    opt.zero_grad()"
+    assert changed(fix, after_backward) == right
+    for uncertain in (
+        ZEROED_EACH.replace("    opt.zero", "    if x:\n        opt.zero"),
+        ZEROED_EACH.replace("opt.step()", "opt.step(closure)"),
+        ZEROED_EACH.replace("if (i + 1) % 4 == 0:\n        ", ""),
+        f"{ZEROED_EACH}\nif tail:\n    opt.step()",
+    ):
+        assert is_generic(fix_of(fix, uncertain)), uncertain
+    assert is_generic(fix_of(fix, ZEROED_EACH, others=1))
+    assert is_generic(fix_of(fix, ZEROED_EACH, first_step=9))
+
+
+def test_the_schedule_is_stepped_where_the_optimizer_steps() -> None:
+    fix, each = (
+        scheduled_every_microbatch.FIX,
+        ZEROED_EACH.replace("opt.zero_grad", "scheduler.step"),
+    )
+    after = f"{each.replace('    scheduler.step()' + chr(10), '')}\n        scheduler.step()"
+    assert changed(fix, each) == after
+    assert is_generic(fix_of(fix, each, severity="info"))  # it may be planned in micro-batches
+
+
+STEPPED_EACH = """\
+for i, x in enumerate(loader):
+    (loss(x) / 4).backward()
+    clip_grad_norm_(p, 1.0)
+    opt.step()
+    scheduler.step()
+    opt.zero_grad()
+    log(x)"""
+
+
+def test_the_calls_of_a_step_run_once_in_a_window() -> None:
+    fix = step_every_microbatch.FIX
+    after = changed(fix, STEPPED_EACH).splitlines()
+    assert after[2:8] == [
+        "    if (i + 1) % 4 == 0:",
+        "        clip_grad_norm_(p, 1.0)",
+        "        opt.step()",
+        "        scheduler.step()",
+        "        opt.zero_grad()",
+        "    log(x)",
+    ]
+    for uncertain in (
+        STEPPED_EACH.replace("enumerate(loader)", "enumerate(loader, 1)"),
+        STEPPED_EACH.replace("i, x in enumerate(loader)", "x in loader"),
+        STEPPED_EACH.replace("    scheduler", "    log(x)\n    scheduler"),
+        STEPPED_EACH.replace("    opt.zero", "    if x:\n        opt.zero"),
+        STEPPED_EACH.replace("    opt.zero_grad()\n", ""),
+        STEPPED_EACH.replace("    (loss", "    opt.zero_grad()\n    (loss"),
+        STEPPED_EACH.replace("    (loss(x) / 4).backward()", "    if x:\n        loss.backward()"),
+    ):
+        assert uncertain != STEPPED_EACH
+        assert is_generic(fix_of(fix, uncertain)), uncertain
+    assert is_generic(fix_of(fix, STEPPED_EACH, others=1))

@@ -18,12 +18,25 @@ from gradledger_monitor.model.code.locations import CodeLocation
 from gradledger_monitor.model.code.statements import Lines, known_lines
 from gradledger_monitor.model.findings import Finding
 from gradledger_monitor.rules.clip import after_step
-from gradledger_monitor.rules.loop import double_step, grads_not_zeroed, zeroed_before_step
+from gradledger_monitor.rules.loop import (
+    double_step,
+    grads_not_zeroed,
+    step_every_microbatch,
+    zeroed_before_step,
+    zeroed_every_microbatch,
+)
 from gradledger_monitor.rules.reduction import fixes
 from gradledger_monitor.rules.scaler import clip_before_unscale
+from gradledger_monitor.rules.scheduler import step_every_microbatch as scheduled_every_microbatch
 
 _BACKWARDS: tuple[CodeRole, ...] = ("backward", "scaled_backward")
 _ACCUMULATE = re.compile(r" *with ([A-Za-z_][\w.]*)\.accumulate\(")
+_LOOP = re.compile(r" *for .*:")
+# The calls of a step, from its preparation to its end.
+_OF_STEP: tuple[CodeRole, ...] = (
+    *("unscale", "clip_norm", "clip_value", "scaler_step", "step", "update", "schedule"),
+    "zero_grad",
+)
 
 
 @dataclass(frozen=True)
@@ -63,7 +76,8 @@ def fix_in_code(
     steps may be others.
     """
     pattern = _CHANGES.get(finding.fix)
-    if pattern is None or (is_late and not pattern.holds_later):
+    is_certain = finding.severity != "info"
+    if pattern is None or not is_certain or (is_late and not pattern.holds_later):
         return finding.fix
     calls = list(located)
     files = {c.file for c in calls if c.role in pattern.roles}
@@ -99,18 +113,32 @@ def _changed_backward(
 ) -> Change | None:
     """``change`` gets the line of the only backward, and what it is called on."""
     call = script.only(*_BACKWARDS)
-    if call is None or call.via:
-        return None
-    node = script.lines.call(call)
-    if node is None or node.args or node.keywords or not isinstance(node.func, ast.Attribute):
+    loss = None if call is None else _loss(script, call)
+    if call is None or loss is None:
         return None
     line = script.lines.text[call.line]
-    statement = line.strip()
-    changed = change(statement, node.func.value, script) if node.func.attr == "backward" else None
+    changed = change(line.strip(), loss, script)
     if changed is None:
         return None
     indent = line[: len(line) - len(line.lstrip())]
     return Change(call.line, [line], [f"{indent}{changed}"])
+
+
+def _loss(script: Script, call: CodeLocation) -> ast.expr | None:
+    """What a backward is of: ``x`` in ``x.backward()`` and in ``self.manual_backward(x)``."""
+    node = script.lines.call(call)
+    if node is None or node.keywords or not isinstance(node.func, ast.Attribute):
+        return None
+    name = node.func.attr
+    if not call.via:
+        return node.func.value if name == "backward" and not node.args else None
+    by_framework = ("backward",) if call.via == "accelerate" else ("manual_backward",)
+    return node.args[0] if name in by_framework and len(node.args) == 1 else None
+
+
+def _is_method(line: str, loss: ast.expr) -> bool:
+    """Whether it is ``loss.backward()``, and no call with the loss as its argument."""
+    return line[loss.end_col_offset :].lstrip(" )").startswith(".backward()")
 
 
 def _divided(line: str, loss: ast.expr, script: Script) -> str | None:
@@ -121,7 +149,8 @@ def _divided(line: str, loss: ast.expr, script: Script) -> str | None:
     if not isinstance(inner, ast.Name) or not isinstance(micro_batches, int):
         return None
     divided = f"{inner.id} / {micro_batches}"
-    return _replaced(line, inner, divided if scaled is not None else f"({divided})")
+    in_brackets = scaled is not None or not _is_method(line, loss)
+    return _replaced(line, inner, divided if in_brackets else f"({divided})")
 
 
 def _undivided(line: str, loss: ast.expr, script: Script) -> str | None:
@@ -132,9 +161,49 @@ def _undivided(line: str, loss: ast.expr, script: Script) -> str | None:
         return None
     if not isinstance(inner.left, ast.Name):
         return None
-    if scaled is None:
+    if scaled is None and _is_method(line, loss):
         return f"{inner.left.id}{line[line.rindex('.backward') :]}"
     return _replaced(line, inner, inner.left.id)
+
+
+def _one_division(script: Script) -> Change | None:
+    """Without the division in the line of the backward, or in another statement."""
+    return _changed_backward(script, _undivided) or _without_division(script)
+
+
+def _without_division(script: Script) -> Change | None:
+    """Without ``loss = loss / K`` or ``loss /= K``, in the block of the only backward."""
+    call = script.only(*_BACKWARDS)
+    loss = None if call is None else _loss(script, call)
+    if call is None or loss is None:
+        return None
+    name = _scaled(loss) or loss
+    divisions = [
+        number
+        for number in range(call.line - 1, call.line - 8, -1)
+        if _divides(script.lines.statement(number), name, script)
+    ]
+    if len(divisions) != 1 or not script.lines.is_block(divisions[0], call.line):
+        return None
+    lines = script.lines.between(divisions[0], call.line)
+    return Change(divisions[0], lines[:2], lines[1:2])
+
+
+def _divides(statement: ast.stmt | None, loss: ast.expr, script: Script) -> bool:
+    """Whether a statement does nothing but divide the loss, by K as far as it is known."""
+    if isinstance(statement, ast.AugAssign) and isinstance(statement.op, ast.Div):
+        target, left, divisor = statement.target, ast.unparse(statement.target), statement.value
+    elif isinstance(statement, ast.Assign) and isinstance(statement.value, ast.BinOp):
+        if len(statement.targets) != 1 or not isinstance(statement.value.op, ast.Div):
+            return False
+        target, divisor = statement.targets[0], statement.value.right  # type: ignore[assignment]
+        left = ast.unparse(statement.value.left)
+    else:
+        return False
+    is_loss = isinstance(loss, ast.Name) and left == ast.unparse(target) == loss.id
+    if isinstance(divisor, ast.Constant):
+        return is_loss and divisor.value == script.evidence.get("micro_batches")
+    return is_loss and _is_name(divisor)
 
 
 def _scaled(loss: ast.expr) -> ast.expr | None:
@@ -156,9 +225,18 @@ def _replaced(line: str, node: ast.expr, text: str) -> str | None:
 
 
 def _divided_by_accelerate(script: Script) -> Change | None:
-    """``loss.backward()`` becomes ``accelerator.backward(loss)``, below ``accumulate``."""
+    """``loss.backward()`` becomes ``accelerator.backward(loss)``, below ``accumulate``.
+
+    ``accelerator.backward(loss)`` becomes ``accelerator.backward(loss / 4)``, where nothing shows
+    that Accelerate accumulates.
+    """
     call = script.only(*_BACKWARDS)
-    above = None if call is None else script.lines.header(call.line, _ACCUMULATE)
+    if call is None:
+        return None
+    if call.via:
+        accumulates = any(".accumulate(" in line for line in script.lines.text.values())
+        return None if accumulates else _changed_backward(script, _divided)
+    above = script.lines.header(call.line, _ACCUMULATE)
     if above is None:
         return None
 
@@ -274,6 +352,106 @@ def _clipped_before_step(script: Script) -> Change | None:
     return Change(step.line, lines, [lines[-1], *lines[:-1]])
 
 
+def _zeroed_with_step(script: Script) -> Change | None:
+    """The only ``zero_grad``, of each micro-batch, moves behind the only step."""
+    return _moved_behind_step(script, "zero_grad")
+
+
+def _scheduled_with_step(script: Script) -> Change | None:
+    """The only step of the schedule, of each micro-batch, moves behind that of the optimizer."""
+    return _moved_behind_step(script, "schedule")
+
+
+def _moved_behind_step(script: Script, role: CodeRole) -> Change | None:
+    """What one statement does in each micro-batch is done after the step, which is in another
+    block: a condition, or the loop over windows."""
+    moving, step = script.only(role), script.only("step")
+    if moving is None or step is None or moving.via or step.via or not script.is_only:
+        return None
+    if moving.function != step.function or _stepped(script, step) is None:
+        return None
+    node = script.lines.call(moving)
+    if node is None or not isinstance(node.func, ast.Attribute) or not _is_name(node.func.value):
+        return None
+    first, last = sorted((moving.line, step.line))
+    if any(number not in script.lines.text for number in range(first, last + 1)):
+        return None
+    text = script.lines.text
+    indents = {line: len(text[line]) - len(text[line].lstrip()) for line in (first, last)}
+    if indents[first] == indents[last] or not _has_neighbour(script, moving.line):
+        return None
+    moved = f"{text[step.line][: indents[step.line]]}{text[moving.line].strip()}"
+    lines = script.lines.between(first, last)
+    if moving.line < step.line:
+        return Change(first, lines, [*lines[1:], moved])
+    return Change(first, lines, [lines[0], moved, *lines[1:-1]])
+
+
+def _has_neighbour(script: Script, number: int) -> bool:
+    """Whether the code before or after a line is in its block, which is not left empty."""
+    text = script.lines.text
+    indent = len(text[number]) - len(text[number].lstrip())
+    for way in (-1, 1):
+        near = number + way
+        while near in text and not text[near].partition("#")[0].strip():
+            near += way
+        line = text.get(near, "")
+        inner = len(line) - len(line.lstrip())
+        if line and (inner == indent or (way < 0 and inner > indent)):
+            return True
+    return False
+
+
+def _stepped_once_in_window(script: Script) -> Change | None:
+    """The calls of the step move below ``if (i + 1) % 4 == 0``, in the body of their loop.
+
+    Nothing else is between them, they end with ``zero_grad``, and the loop counts its batches.
+    """
+    calls = {c.line: c for c in script.located if c.role in _OF_STEP}
+    step, zeroed, backward = script.only("step"), script.only("zero_grad"), script.only(*_BACKWARDS)
+    k = script.evidence.get("intended_micro_batches")
+    if step is None or zeroed is None or backward is None or not script.is_only:
+        return None
+    first, last = min(calls), max(calls)
+    if any(c.via or c.function != step.function for c in (backward, *calls.values())):
+        return None
+    if not (backward.line < first <= step.line < zeroed.line == last) or not isinstance(k, int):
+        return None
+    lines = script.lines.text
+    if _stepped(script, step) is None or not script.lines.is_block(first, last):
+        return None
+    if not script.lines.is_block(backward.line, last):
+        return None
+    indent = len(lines[first]) - len(lines[first].lstrip())
+    for number in range(first, last + 1):
+        is_even = len(lines[number]) - len(lines[number].lstrip()) == indent
+        if number not in calls or not is_even or script.lines.statement(number) is None:
+            return None
+    header = script.lines.header(first, _LOOP)
+    index = None if header is None else _index(header.group())
+    if index is None:
+        return None
+    before = script.lines.between(first, last)
+    condition = f"{before[0][:indent]}if ({index} + 1) % {k} == 0:"
+    unit = indent - (len(header.group()) - len(header.group().lstrip())) if header else 4
+    return Change(first, before, [condition, *(f"{' ' * unit}{line}" for line in before)])
+
+
+def _index(header: str) -> str | None:
+    """``i`` of ``for i, batch in enumerate(loader):``."""
+    try:
+        (loop,) = ast.parse(f"{header.strip()} pass").body
+    except (SyntaxError, ValueError):
+        return None
+    if not isinstance(loop, ast.For) or not isinstance(loop.iter, ast.Call):
+        return None
+    calls = ast.unparse(loop.iter.func) == "enumerate"
+    if not calls or len(loop.iter.args) != 1 or loop.iter.keywords:
+        return None
+    names = loop.target.elts if isinstance(loop.target, ast.Tuple) else []
+    return names[0].id if len(names) == 2 and isinstance(names[0], ast.Name) else None
+
+
 @dataclass(frozen=True)
 class Pattern:
     """How a fix is written into a script: by ``change``, of the calls with these roles."""
@@ -291,9 +469,12 @@ _CHANGES: dict[str, Pattern] = {
     fixes.MICRO_BATCH_MEAN["plain"]: Pattern(
         lambda script: _changed_backward(script, _divided), _BACKWARDS
     ),
-    fixes.ONE_DIVISION["plain"]: Pattern(
-        lambda script: _changed_backward(script, _undivided), _BACKWARDS
+    fixes.MICRO_BATCH_MEAN["lightning"]: Pattern(
+        lambda script: _changed_backward(script, _divided), _BACKWARDS
     ),
+    fixes.ONE_DIVISION["plain"]: Pattern(_one_division, _BACKWARDS),
+    fixes.ONE_DIVISION["accelerate"]: Pattern(_one_division, _BACKWARDS),
+    fixes.ONE_DIVISION["lightning"]: Pattern(_one_division, _BACKWARDS),
     fixes.MICRO_BATCH_MEAN["accelerate"]: Pattern(_divided_by_accelerate, _BACKWARDS),
     grads_not_zeroed.FIX: Pattern(_zeroed_after_step, ("step",), False),
     clip_before_unscale.FIX: _UNSCALED,
@@ -303,4 +484,7 @@ _CHANGES: dict[str, Pattern] = {
     after_step.FIX: _BEFORE_STEP,
     after_step.FIX_VALUES: _BEFORE_STEP,
     zeroed_before_step.FIX: Pattern(_zeroed_after_and_not_before, ("zero_grad", "step"), False),
+    zeroed_every_microbatch.FIX: Pattern(_zeroed_with_step, ("zero_grad", "step"), False),
+    step_every_microbatch.FIX: Pattern(_stepped_once_in_window, _OF_STEP, False),
+    scheduled_every_microbatch.FIX: Pattern(_scheduled_with_step, ("schedule", "step"), False),
 }

@@ -89,6 +89,17 @@ def _parts(fix: str) -> dict[str | None, str]:
     return {place: f"{code.strip()}\n" for place, code in {None: before, **parts}.items() if code}
 
 
+def patched(diff: str, program: str) -> str:
+    """The program with the lines of one hunk changed, as ``patch`` does it."""
+    _, _, position, *hunk = diff.splitlines()
+    first = int(position.split()[1].strip("-").partition(",")[0])
+    lines = program.splitlines()
+    before = [line[1:] for line in hunk if not line.startswith("+")]
+    assert lines[first - 1 : first - 1 + len(before)] == before
+    lines[first - 1 : first - 1 + len(before)] = [each[1:] for each in hunk if each[0] != "-"]
+    return "\n".join(lines) + "\n"
+
+
 def observe(script: Path, output: Path) -> None:
     """In the process of the program: its records, and its gradients beside the true ones."""
     steps: list[Step] = []

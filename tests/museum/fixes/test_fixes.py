@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from museum.fixes.proof import EXACT, REAL, fixed, run
+from museum.fixes.proof import EXACT, REAL, fixed, patched, run
 from museum.fixes.table import BESIDE_THE_GRADIENT, PLAIN, VERDICTS, fixes
 from museum.stage import Stage
 
@@ -53,7 +53,11 @@ CHANGED = {
     "reduction/divided_twice": "+        loss.backward()",
     "loop/never_zeroed": "+    optimizer.zero_grad()",
     "loop/stepped_twice": "-    optimizer.step()",
+    "loop/steps_each": "+    if (i + 1) % 4 == 0:",
     "loop/zeroed_before": "+    optimizer.step()",
+    "loop/zeroed_each": "+        optimizer.zero_grad()",
+    "reduction/divided_in_a_statement": "-        loss = loss / K",
+    "schedule/each_micro_batch": "+        scheduler.step()",
     "scaler/clipped_while_scaled": "+    scaler.unscale_(optimizer)",
     "scaler/not_divided": "+        scaler.scale(loss / 4).backward()",
     "scaler/stepped_beside_the_scaler": "-    optimizer.step()",
@@ -72,21 +76,10 @@ def test_the_change_of_the_line_makes_the_gradient_exact(
     finding = next(f for f in wrong.located if f.inhibited_by is None)
     changed = [line.replace(rename, "") for line in finding.fix.splitlines()[3:]]
     assert CHANGED[name] in changed
-    script.write_text(_applied(finding.fix, script.read_text()))
+    script.write_text(patched(finding.fix, script.read_text()))
     right = run(stage, script)
     assert right.fault < EXACT
     assert (right.result.verdict, right.located) == ("balanced", [])
-
-
-def _applied(diff: str, program: str) -> str:
-    """The program with the lines of one hunk changed, as ``patch`` does it."""
-    _, _, position, *hunk = diff.splitlines()
-    first = int(position.split()[1].strip("-").partition(",")[0])
-    lines = program.splitlines()
-    before = [line[1:] for line in hunk if not line.startswith("+")]
-    assert lines[first - 1 : first - 1 + len(before)] == before
-    lines[first - 1 : first - 1 + len(before)] = [each[1:] for each in hunk if each[0] != "-"]
-    return "\n".join(lines) + "\n"
 
 
 def test_a_short_last_batch_that_is_left_out_leaves_exact_gradients(
