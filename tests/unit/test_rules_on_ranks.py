@@ -880,6 +880,22 @@ def test_ranks_without_tokens_that_the_average_counts_are_named() -> None:
     assert not of_idle((1 / 20, 1 / 20))
 
 
+@pytest.mark.parametrize(("tokens", "is_named"), [((10, 0, 10), True), ((10, None, 10), False)])
+def test_micro_batches_of_one_rank_without_tokens_are_named(
+    tokens: tuple[int | None, ...], is_named: bool
+) -> None:
+    """Not one whose loss is not in sight."""
+    steps = [[None if n is None else term(n, n and 1 / 30) for n in tokens] for _ in range(2)]
+    sent = [record([t for t in terms if t], number) for number, terms in enumerate(steps, 1)]
+    for each in sent:
+        if len(each.micro_batches) == 2:
+            each.micro_batches.insert(1, MicroBatch())
+    findings = judged([facts(each) for each in sent]).findings
+    titles = [f.title for f in findings if f.rule == "reduction.balance_off"]
+    of_one = "1 of the 3 micro-batches has no tokens, and the average counts it"
+    assert (of_one in titles) == is_named
+
+
 def test_a_loss_for_each_rank_leaves_none_without_tokens() -> None:
     assert not [f for f in of_idle((1 / 20, 1 / 20), other=True) if f.severity == "warning"]
 

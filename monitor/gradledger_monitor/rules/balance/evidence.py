@@ -469,10 +469,13 @@ class Idle(NamedTuple):
 def without_tokens(facts: StepFacts, objective: Objective | None) -> Idle | None:
     """Whether each micro-batch weighs 1 / (K * R), and those of some ranks have no token.
 
-    Or did not run: K is that of the rank with most. Not if these have another loss.
+    Or did not run: K is that of the rank with most. Not if these have another loss. Of one rank,
+    its micro-batches with a loss.
     """
     ranks = facts.run.world_size
-    if objective is None or not facts.averaged or facts.missing_ranks:
+    if objective is None or not (facts.averaged or ranks == 1) or facts.missing_ranks:
+        return None
+    if ranks == 1 and not all(micro_batch.terms for _, micro_batch in facts.applied):
         return None
     count = ranks * max(len(applied) for applied in facts.applied_by_rank.values())
     lines = [line for each in facts.objectives for line in each.ledger.lines]

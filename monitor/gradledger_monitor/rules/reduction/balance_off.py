@@ -16,6 +16,7 @@ from gradledger_monitor.rules.reduction.common import (
     shows,
     varies,
 )
+from gradledger_monitor.rules.reduction.fixes import token_mean
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding
 
 FIX = """\
@@ -131,9 +132,11 @@ def _of_idle(window: Window, idle: Idle) -> Outcome:
         have = "has" if idle.ranks == 1 else "have"
         counts = f"The means of the other ranks are averaged over all {ranks}"
     else:
-        share = f"{idle.micro_batches} of the {idle.total} micro-batches of all ranks"
+        of = " of all ranks" if ranks > 1 else ""
+        share = f"{idle.micro_batches} of the {idle.total} micro-batches{of}"
         have = "has" if idle.micro_batches == 1 else "have"
         counts = f"The others are divided by {idle.total} all the same"
+    fix = FIX_IDLE if ranks > 1 else token_mean(window.facts, window.balance.objective)
     joined = window.facts.record.join == "all"
     return finding(
         "warning" if idle.ranks and not joined else "info",
@@ -141,10 +144,11 @@ def _of_idle(window: Window, idle: Idle) -> Outcome:
         f"In this window, {share} {have} no token of this loss. {counts}, so the balance is "
         f"{significant(b)}. {intermittent_factor_effect(factor(window), window.facts)}."
         + (JOINED if joined else ""),
-        FIX_JOIN if joined else FIX_IDLE,
+        FIX_JOIN if joined else fix,
         balance=round(b, 6),
         factor=round(factor(window), 6),
         idle_ranks=idle.ranks,
+        idle_micro_batches=idle.micro_batches,
         world_size=ranks,
     )
 
