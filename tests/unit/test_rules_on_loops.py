@@ -584,6 +584,30 @@ def test_windows_that_are_dropped_without_a_reason_are_information() -> None:
     assert guarded(60, 2, value=3.0, moved=True) is None  # the loop updates by itself in between
 
 
+def limited(steps: int, every: int, *, length: int = 2, clipped: bool = True) -> set[str]:
+    """Rules that report a guard on the norm, which drops the window before each ``every``-th."""
+    windows = []
+    for number in range(1, steps + 1):
+        dropped = length if number % every == 0 else 0
+        sent = record([term(10, 1 / 20)] * (2 + dropped), number)
+        if dropped:
+            sent.micro_batches[dropped].fresh = True
+        if clipped:
+            ends = {dropped, len(sent.micro_batches)} - {0}
+            sent.events = [Event("clip_norm", end, norm=3.0) for end in sorted(ends)]
+        windows.append(facts(sent))
+    named = [f for f in judged(windows).findings if f.rule.startswith("loop.d")]
+    assert all(f.severity == "warning" for f in named)
+    return {f.rule for f in named}
+
+
+def test_windows_whose_norm_was_measured_are_dropped_by_a_guard() -> None:
+    assert limited(60, 2) == {"loop.dropped_windows"}
+    assert limited(60, 10) == set()
+    assert limited(60, 10, clipped=False) == {"loop.discarded_microbatches"}
+    assert limited(60, 10, length=1) == {"loop.discarded_microbatches"}  # as an epoch's tail
+
+
 def left_open(
     number: int, backwards: int = 70, again: bool = False, **counts: int
 ) -> Finding | None:

@@ -12,6 +12,7 @@ from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.unmeasured import without_backward
 from gradledger_monitor.rules.definition import DEFAULTS
+from gradledger_monitor.rules.loop.dropped_windows import guarded
 from gradledger_monitor.rules.number_text import counted
 from gradledger_monitor.rules.objective_names import element_of
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_measured
@@ -52,7 +53,8 @@ class DiscardedMicrobatches(Rule):
 
     The same data run again (SAM); a backward for the gradient of an input (adversarial training),
     which is looked for in the first 16 backwards, and as long as there is one; the loss or the
-    norm was not finite, so that a guard discarded the gradients; more than one in eight windows
+    norm was not finite, or the norm of a whole window was measured, so that a guard discarded the
+    gradients (``loop.dropped_windows`` counts those); more than one in eight windows
     hold a single micro-batch, so the loop does not accumulate; the backward belongs to another
     optimizer; the parameters changed before the gradients were zeroed; backwards before the first
     step, which may measure gradients.
@@ -85,7 +87,7 @@ class DiscardedMicrobatches(Rule):
             return OK
         if facts.moved_unknown is not None:
             return not_measured(facts.moved_unknown)
-        applied = _applied_unseen(record)
+        applied = _applied_unseen(record) | set(map(id, guarded(facts)))
         lost = [m for m in facts.discarded if _finite(m) and id(m) not in applied]
         if not lost or facts.step == 1:
             return OK

@@ -25,6 +25,11 @@ if not torch.isfinite(loss):
     dropped += 1                     # count and report what the guard leaves out
     print(f"dropped {dropped} of {step} windows: batch {batch_index}, loss {loss.item()}")"""
 
+MEASURED = "Their norms were measured before: a guard with a limit of the norm does this."
+NOT_MEASURED = (
+    "A guard in the loop may drop them, or they serve to measure, or to correct other gradients."
+)
+
 
 class DroppedWindows(Rule):
     """A guard in the loop drops many windows.
@@ -37,9 +42,10 @@ class DroppedWindows(Rule):
     1,000 spans. Under a loss scale, which settles in the first windows, only 100 count.
 
     Windows of one micro-batch with finite losses and norms that are zeroed, from 10 and 20% on, are
-    information, because the reason is not known. So is a guard that leaves out the backward, too:
-    of the batches that the last 100 windows drew from the only training DataLoader, as many were
-    followed by no backward, in at least 3 windows.
+    information, because the reason is not known. Whole windows of several whose norm was measured
+    are a warning: a guard with a limit of the norm. A guard that leaves out the backward is
+    information, too: of the batches that the last 100 windows drew from the only training
+    DataLoader, as many were followed by no backward, in at least 3 windows.
 
     **Why it matters**
 
@@ -49,12 +55,14 @@ class DroppedWindows(Rule):
     **What to do**
 
     Count what the guard drops. Look for the first batch and operation that are not finite: an
-    empty mask, a logarithm of zero, corrupt values, an overflow in half precision.
+    empty mask, a logarithm of zero, corrupt values, an overflow in half precision. Choose a limit
+    of the norm that few steps exceed, or clip.
 
     **When it is silent**
 
-    A guard that drops windows now and then; windows with finite losses of a loop that accumulates
-    (``loop.discarded_microbatches`` reports them), or that drops some before each step; windows
+    A guard that drops windows now and then; windows with finite losses of a loop that accumulates,
+    and measures no norm (``loop.discarded_microbatches`` reports them), or that drops some before
+    each step; windows
     whose data runs again, or on which another optimizer steps; windows that a ``GradScaler`` skips
     (another rule); batches that are left out before the first step (a resumed epoch), in a loop
     that always draws several for one backward, or from one of several loaders.
@@ -103,7 +111,7 @@ class DroppedWindows(Rule):
         self._finite_dropped += push(self._finite, False)
         left_out = self._without_backward(facts)
         if not self._are_many(self._dropped, len(self._last)):
-            return self._of_finite() or left_out or self._of_few(facts) or OK
+            return self._of_finite(facts) or left_out or self._of_few(facts) or OK
         return finding(
             "warning",
             "The loop drops many windows",
@@ -135,18 +143,22 @@ class DroppedWindows(Rule):
             of=windows,
         )
 
-    def _of_finite(self) -> Outcome | None:
-        """Windows that were dropped for a reason that is not recorded."""
+    def _of_finite(self, facts: StepFacts) -> Outcome | None:
+        """Windows that were dropped for a reason that is not recorded.
+
+        Of several micro-batches whose norm was measured, it is a guard with a limit of the norm.
+        """
         if not self._are_many(self._finite_dropped, len(self._finite)):
             return None
         if all(one or next_one for one, next_one in pairwise(self._finite)):
             return None  # before each step: the loop is made so, and no guard lets any pass
+        measured = facts.micro_batches > 1
+        may = MEASURED if measured else NOT_MEASURED
         return finding(
-            "info",
+            "warning" if measured else "info",
             "Many windows are zeroed without a step",
             f"The gradients of {self._finite_dropped} of the last {len(self._finite)} windows were "
-            "zeroed, and no optimizer stepped on them. Their losses were finite. A guard in the "
-            "loop may drop them, or they serve to measure, or to correct other gradients.",
+            f"zeroed, and no optimizer stepped on them. Their losses were finite. {may}",
             FIX,
             dropped=self._finite_dropped,
             of=len(self._finite),
@@ -189,21 +201,39 @@ def dropped_by_guard(facts: StepFacts) -> int:
 
 
 def _dropped_finite(facts: StepFacts) -> int:
-    """Windows of one micro-batch, as the last one, that were zeroed before any optimizer stepped.
+    """Windows as long as the last one that were zeroed before any optimizer stepped on them.
 
-    The parameters did not change in between, and neither losses nor norms show a reason.
+    The parameters did not change in between, and neither losses nor norms show a reason. Of several
+    micro-batches, those whose norm was measured at their end.
     """
     record = facts.record
     if not facts.discarded or facts.step == 1 or facts.moved_unknown is not None:
         return 0
     applied, zeroed = facts.applied_from, record.micro_batches[: facts.applied_from]
-    if len(record.micro_batches) - applied != 1 or any(m.parameters_changed for m in zeroed):
-        return 0
+    length = len(record.micro_batches) - applied
     spans = list(_spans(zeroed))
-    if any(end - begin != 1 for begin, end in spans):
+    if any(m.parameters_changed for m in zeroed) or any(j - i != length for i, j in spans):
         return 0
     discarded = {id(each) for each in facts.discarded}
+    spans = [(i, j) for i, j in spans if length == 1 or _is_clipped_at(facts, j)]
     return sum(id(zeroed[i]) in discarded and not _is_nonfinite(facts, i, j) for i, j in spans)
+
+
+def guarded(facts: StepFacts) -> Iterator[MicroBatch]:
+    """Micro-batches of windows that were prepared for a step, and zeroed without one.
+
+    A clip measured the norm after the last of as many as the step applies: the loop had come to
+    its step, so that a guard on the norm left it out, and not the end of an epoch.
+    """
+    record, applied = facts.record, facts.applied_from
+    length = len(record.micro_batches) - applied
+    for begin, end in _spans(record.micro_batches[:applied]):
+        if end - begin == length > 1 and _is_clipped_at(facts, end):
+            yield from record.micro_batches[begin:end]
+
+
+def _is_clipped_at(facts: StepFacts, end: int) -> bool:
+    return any(e.op == "clip_norm" and e.after == end for e in facts.record.events)
 
 
 def _spans(micro_batches: list[MicroBatch]) -> Iterator[tuple[int, int]]:
