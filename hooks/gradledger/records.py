@@ -93,6 +93,7 @@ class Term:
     # of the last projection, if there are several cross entropies in the micro-batch; of the task
     # (``tasks.py``), if the loss is alone in it
     head: int | None = None
+    module: str | None = None  # from whose output alone the loss is computed, if there are several
     elements: int | None = None  # under the outermost reduction, where that is not the loss itself
     element_weight: float | None = None  # the gradient of one of them, including the loss scale
     of: str | None = None  # the loss node inside, if the counted elements are a function of one

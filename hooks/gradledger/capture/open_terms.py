@@ -70,6 +70,7 @@ class OpenTerm:
     factors: tuple[Constant, ...] = ()
     learned: tuple[Constant, ...] = ()  # factors that the model learns: no weights count them
     head: int | None = None
+    module: str | None = None
     elements: int | None = None
     element_reduction: Reduction = "sum"
     element_upstream: Deferred | None = None  # the gradient at the outermost reduction
@@ -98,7 +99,7 @@ class OpenTerm:
         term = Term(self.kind, self.reduction, size=self.size, rows=self.rows)
         term.samples, term.positions, term.undivided = self.samples, self.positions, self.undivided
         term.head, term.missing = self.head, dict(self.missing)
-        term.smoothed = self.smoothed
+        term.smoothed, term.module = self.smoothed, self.module
         self._resolve_constants(term)
         if self.tokens is not None:
             counted = self.tokens

@@ -1,7 +1,8 @@
 """What an objective is called in texts, and each element that it counts.
 
-The objective is called by its loss, in the words of PyTorch's documentation. An element is a token
-only if the loss shows that; ``token`` remains the term for all of them in identifiers:
+The objective is called by its loss, in the words of PyTorch's documentation, and if there are
+several, also by the module from whose output it is computed. An element is a token only if the loss
+shows that; ``token`` remains the term for all of them in identifiers:
 
 - of a cross entropy over sequences, with several targets for each sample: token;
 - of a cross entropy with one target for each sample: sample;
@@ -50,13 +51,20 @@ _LOSSES = {
 
 
 def objective_name(objective: Objective, objectives: Sequence[Objective]) -> str:
-    """The name of one of a window's objectives, e.g. ``second cross entropy``, without article."""
+    """The name of one of a window's objectives, without article.
+
+    For example: cross entropy over `lm_head`, second cross entropy.
+    """
     if objective.name == TOGETHER:
         return "sum of all losses"
     if objective.is_penalty:
         return "penalty on the parameters"
+    losses = [o for o in objectives if not o.is_penalty]
     words = _loss(objective)
-    same = [o.name for o in objectives if not o.is_penalty and _loss(o) == words]
+    same = [o.name for o in losses if _loss(o) == words]
+    if len(losses) > 1 and _module(objective):
+        words = _with_module(objective)
+        same = [o.name for o in losses if _with_module(o) == words]
     if len(same) < 2:
         return words
     number = sorted(same, key=_number).index(objective.name)
@@ -104,6 +112,17 @@ def described(name: str, objective: Objective) -> str:
     constant = outer_constant(objective)
     times = "" if constant is None else f", times {significant(constant)}"
     return f"{name} (of {counted(count, 'element')}{times})"
+
+
+def _module(objective: Objective) -> str | None:
+    modules = {term.loss_term.module for term in objective.terms}
+    return modules.pop() if len(modules) == 1 else None
+
+
+def _with_module(objective: Objective) -> str:
+    words = _loss(objective)
+    relation = "computed from" if words in _BY_HAND else "over"  # a mean over something is of it
+    return f"{words} {relation} `{_module(objective)}`"
 
 
 def _loss(objective: Objective) -> str:

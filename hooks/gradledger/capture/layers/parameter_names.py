@@ -61,6 +61,11 @@ def search_models() -> bool:
     return True
 
 
+def known_models() -> list[Any]:
+    """The outermost of the models that are known."""
+    return _outermost(_models())
+
+
 def known_parameters() -> set[int]:
     """The parameters (by ``id``) of the models that are known."""
     visited: set[int] = set()
@@ -89,7 +94,7 @@ def models_of(ids: set[int]) -> list[Any]:
     """The outermost of the known models that contain one of these parameters, by ``id``."""
     return [
         model
-        for model in _outermost(_models())
+        for model in known_models()
         if any(id(parameter) in ids for _, parameter in named_parameters(model, "", set()))
     ]
 

@@ -39,7 +39,7 @@ from gradledger.observers.losses.loss_patterns import (
 )
 from gradledger.observers.losses.node_names import REDUCTIONS
 from gradledger.observers.losses.reached_optimizers import ReachedOptimizers
-from gradledger.observers.losses.tasks import Tasks
+from gradledger.observers.losses.tasks import ModulesBelow, Tasks
 from gradledger.observers.losses.upstream import watch_declared, watch_upstream
 from gradledger.observers.losses_compiled.dynamo import CompiledGraphs
 from gradledger.observers.losses_out_of_sight.adapters import Adapters
@@ -98,7 +98,7 @@ class LossTerms(Observer):
         self._thread = _ThreadState()
         self._inputs = InputGradients(windows)
         self._reached = ReachedOptimizers(windows)
-        self._tasks = Tasks()
+        self._tasks, self._modules = Tasks(), ModulesBelow()
         self._adapters = Adapters(self.patch)
         self._graphs = CompiledGraphs()
         self._evidence: dict[str, Evidence] = {}  # of functions that hide their graph, by node
@@ -236,6 +236,7 @@ class LossTerms(Observer):
             elif self._reached.begin(micro_batch, every):
                 for loss, term in zip(every, micro_batch.terms, strict=True):
                     term.task = self._tasks.number(loss)
+            self._name_modules(micro_batch, every)
         except TooManyNodes:
             micro_batch.terms.clear()
             micro_batch.missing["terms"] = TOO_LARGE
@@ -244,6 +245,18 @@ class LossTerms(Observer):
                 raise
             micro_batch.terms.clear()  # this backward fails, or does not reach the freed part
             micro_batch.missing["terms"] = "an earlier backward has freed the graph of the loss"
+
+    def _name_modules(self, micro_batch: OpenMicroBatch, losses: list[LossNode]) -> None:
+        """Note the modules from whose outputs several losses are computed.
+
+        A loop may call backward for each of them.
+        """
+        terms = micro_batch.terms
+        alone = len(terms) == 1 and self._tasks.several
+        if alone or len(terms) > 1:
+            task = terms[0].head if alone else micro_batch.task
+            for name, term in zip(self._modules.names(losses, task), terms, strict=True):
+                term.module = name
 
     def _note_repeats(
         self, before: frozenset[int], losses: list[LossNode], terms: list[OpenTerm]

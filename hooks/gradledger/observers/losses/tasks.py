@@ -7,18 +7,33 @@ tasks have different heads; a critic's losses of real and of fake data have diff
 from __future__ import annotations
 
 import weakref
+from collections.abc import Sequence
 from typing import Any
 
 from torch.nn import Parameter
 
+from gradledger.capture.layers.module_names import ModuleNames
 from gradledger.observers.losses.found_losses import LossNode
 from gradledger.observers.losses.loss_patterns import parameter_of
-from gradledger.observers.losses.node_names import PARAMETER, PASSED_ON, PROJECTIONS, RESHAPES
+from gradledger.observers.losses.node_names import (
+    ADDITIONS,
+    MODEL_NODES,
+    PARAMETER,
+    PASSED_ON,
+    PROJECTIONS,
+    RESHAPES,
+    SOFTMAXES,
+)
 from gradledger.observers.losses.saved_hooks import saved
 
+_ENDS = MODEL_NODES - SOFTMAXES
 DEPTH = 24  # nodes between a loss and the layer that computes its input
 LOSSES = 256  # that are looked at, if all are of one task: looking takes microseconds
+FIRST_MICRO_BATCHES = 16  # of a task, in which the graph is followed to name modules
+MOST_NAMED = 16  # losses in one backward: of more, texts state the kind and how many they are
 MAX_TASKS = 64  # of a process; where parameters are made anew all the time, numbers mean nothing
+
+Names = tuple[str | None, ...]
 
 
 class Tasks:
@@ -27,6 +42,11 @@ class Tasks:
     def __init__(self) -> None:
         self._numbered: dict[tuple[object, ...], tuple[weakref.ref[Any], int]] = {}
         self._looked = self._count = 0  # losses, and tasks
+
+    @property
+    def several(self) -> bool:
+        """Whether more than one task was seen."""
+        return self._count > 1
 
     def number(self, loss: LossNode) -> int | None:
         """The number of the task of this loss; None if no layer was found below it."""
@@ -46,6 +66,57 @@ class Tasks:
         living = {k: task for k, task in self._numbered.items() if task[0]() is not None}
         self._numbered = {**living, key: (weakref.ref(layer), self._count)}
         return self._count
+
+
+class ModulesBelow:
+    """The names of several losses: the modules from whose outputs they are computed.
+
+    The graph is followed in the first micro-batches of a task. Later the names are the same: the
+    first loss has the same layer and operations, and the others have the same kinds.
+    """
+
+    def __init__(self) -> None:
+        self._modules = ModuleNames()
+        self._names: dict[tuple[object, ...], tuple[int, Names]] = {}
+
+    def names(self, losses: Sequence[LossNode], task: int | None) -> Names:
+        """A name for each loss, or None, in a micro-batch of this task."""
+        key = (task, *(loss.name for loss in losses))
+        count, latest = self._names.get(key, (0, None))
+        if latest is not None and count >= FIRST_MICRO_BATCHES:
+            return latest
+        if len(losses) > MOST_NAMED or len(self._names) > MAX_TASKS:
+            return (None,) * len(losses)
+        search = len(losses) > 1
+        names = tuple(_module_below(loss, self._modules, search) for loss in losses)
+        if latest is not None:
+            names = tuple(a if a == b else None for a, b in zip(names, latest, strict=True))
+        self._names[key] = (count + 1, names)
+        return names
+
+
+def _module_below(loss: LossNode, names: ModuleNames, search: bool) -> str | None:
+    """The name of the module from whose output alone a loss is computed; None if there is none.
+
+    Each node on the way down has one input that has a graph. So the loss is a function of the
+    output, and of numbers and targets. The way ends at what only a model has, such as a norm.
+    """
+    if loss.penalty or loss.hidden or loss.compiled is not None:
+        return None
+    inside = loss if loss.elements is None else loss.elements.inside
+    node = loss.node if inside is None else inside.smoothed or inside.node
+    for _ in range(DEPTH):
+        name = node.name()
+        if name in PROJECTIONS:
+            parameter = parameter_of(node)
+            return None if parameter is None else names.of(parameter, search)
+        inputs = [below for below, _ in node.next_functions if below is not None]
+        if len(inputs) == 2 and name in ADDITIONS:  # with a bias
+            inputs = [below for below in inputs if below.name() != PARAMETER]
+        if len(inputs) != 1 or name in _ENDS:
+            return None
+        node = inputs[0]
+    return None
 
 
 def _way_down(node: Any) -> tuple[Any, list[str]]:
