@@ -270,14 +270,17 @@ def test_gradients_are_gone_where_a_step_finds_none_of_those_that_backward_made(
 # ---------------------------------------------------------------------- clips that always engage
 
 
-def engaged(*norms: float, after: str | None = None) -> Finding | None:
-    """A clip to 1 in each window, which saw these norms, and another call after it."""
+def engaged(
+    *norms: float, after: str | None = None, at: int = 1, divisor: float = 1.0
+) -> Finding | None:
+    """A clip to 1 in each window, which saw these norms; another call, or a division after it."""
     steps = []
     for number, norm in enumerate(norms, 1):
-        events = [Event("clip_norm", 1, limit=1.0, norm=norm, factor=1.0)]
+        events = [Event("clip_norm", at, limit=1.0, norm=norm, factor=1.0)]
         if after is not None:
             events.append(Event(after, 1))  # type: ignore[arg-type]
-        steps.append(facts(record([term(10, 0.1)], number, events=events)))
+        factor = min(1.0, 1 / norm) / divisor
+        steps.append(facts(record([term(10, 0.1)], number, events=events, post_factor=factor)))
     return finding_of("clip.always_engaged", *steps)
 
 
@@ -287,6 +290,12 @@ def test_more_than_nineteen_of_twenty_clips_that_limit_are_reported() -> None:
     assert finding is not None and finding.evidence["share"] == 191 / 200
     assert engaged(*[2.0] * 200, after="unscale") is not None
     assert engaged(*[0.5] * 200) is None
+
+
+def test_a_clip_after_the_step_is_not_counted_and_one_before_a_division_as_if_it_followed() -> None:
+    assert engaged(*[2.0] * 200, at=0) is None
+    assert engaged(*[2.0] * 200, divisor=4.0) is None
+    assert engaged(*[8.0] * 200, divisor=4.0) is not None
 
 
 def test_clips_count_in_the_last_two_hundred_steps_only() -> None:

@@ -51,7 +51,6 @@ class AfterStep(Rule):
 
     points_at = ("clip_norm", "clip_value", "step")
     by_window = False
-    inhibits = ("clip.always_engaged",)
     needed = Parameter(3, "windows in a row in which every clip is late")
 
     state = declare(_late=int, _unclipped=bool, _engaged=bool)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 
+from gradledger_monitor.ingest.schema import Event
 from gradledger_monitor.model.clipping import clip_coefficient
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.numbers import number
+from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.definition import DEFAULTS, Parameter
 from gradledger_monitor.rules.number_text import counted, percent
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_applicable, not_measured
@@ -16,6 +18,9 @@ from gradledger_monitor.rules.state import declare
 
 FIX = """\
 torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=3.0)   # above the usual norm"""
+
+
+NOT_ONCE = "the clip does not run once, between the last backward and the step"
 
 
 class AlwaysEngaged(Rule):
@@ -37,7 +42,9 @@ class AlwaysEngaged(Rule):
 
     **When it is silent**
 
-    Fewer than 200 clipped steps; the loop does not clip by norm.
+    Fewer than 200 clipped steps; the loop does not clip by norm. The clip also runs before the last
+    backward, or after the step (other rules). It runs before the gradients are unscaled or divided
+    (other rules), and would not engage after that.
 
     **Incidents**
 
@@ -62,7 +69,9 @@ class AlwaysEngaged(Rule):
         clips = window.facts.own_calls("clip_norm")
         if not clips:
             return not_applicable("the loop does not clip by norm")
-        self._engaged += push(self._last, clip_coefficient(clips[-1]) < 1)
+        if {clip.after for clip in clips} != {len(window.facts.record.micro_batches)}:
+            return not_measured(NOT_ONCE)
+        self._engaged += push(self._last, _scales_down(clips[-1], window.facts))
         if len(self._last) < self.span:
             return not_measured(f"needs {counted(self.span, 'clipped step')}")
         share = self._engaged / self.span
@@ -80,3 +89,13 @@ class AlwaysEngaged(Rule):
             limit=last,
             norm=number(clips[-1].norm),
         )
+
+
+def _scales_down(clip: Event, facts: StepFacts) -> bool:
+    """Whether a clip engages, and would do so on gradients that are divided already."""
+    norm, limit = number(clip.norm), number(clip.limit)
+    if clip_coefficient(clip) == 1 or norm is None or limit is None:
+        return False
+    before, whole = number(clip.factor), facts.shared_factors.get(facts.lowest_rank)
+    later = whole / before if before and whole and not facts.factor_unmeasured else 1.0
+    return norm * min(later, 1.0) > limit

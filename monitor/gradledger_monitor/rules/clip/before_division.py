@@ -53,7 +53,6 @@ class BeforeDivision(Rule):
     """
 
     points_at = ("clip_norm",)
-    inhibits = ("clip.always_engaged",)
 
     def evaluate(self, window: Window) -> Outcome:
         """A clip that engages, and a division by a count of the window after it."""

@@ -102,7 +102,7 @@ class NeverSynced(Rule):
     points_at = ("step", "backward")
     inhibits = (
         *("ddp.replica_drift", "ddp.uneven_microbatches", "norm.*", "loss.*"),
-        *("reduction.world_size", "reduction.wrong_denominator", "reduction.balance_off"),
+        *("reduction.wrong_denominator", "reduction.balance_off"),
     )
 
     # what FSDP2 adds to a later window; ranks under DDP have no such window

@@ -45,7 +45,6 @@ class ClipEveryMicrobatch(Rule):
     """
 
     points_at = ("clip_norm", "clip_value")
-    inhibits = ("clip.*",)
 
     def evaluate(self, window: Window) -> Outcome:
         """A finite clip before the last backward of the window."""

@@ -51,14 +51,7 @@ class GradsNotZeroed(Rule):
     """
 
     points_at = ("step", "zero_grad", "backward")
-    inhibits = (
-        "reduction.balance_off",
-        "reduction.wrong_denominator",
-        "norm.*",
-        "loss.*",
-        "batch.*",
-        "loop.step_every_microbatch",
-    )
+    inhibits = ("norm.*", "loss.*")
 
     state = declare(_skipped=bool)
 

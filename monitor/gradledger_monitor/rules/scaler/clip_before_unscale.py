@@ -79,7 +79,7 @@ class ClipBeforeUnscale(Rule):
     """
 
     points_at = ("clip_norm", "clip_value")
-    inhibits = ("norm.*", "clip.*")
+    inhibits = ("norm.*",)
 
     precondition = LOSS_IS_SCALED
 

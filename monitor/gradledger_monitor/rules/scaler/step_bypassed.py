@@ -49,7 +49,10 @@ class StepBypassed(Rule):
 
     points_at = ("step",)
     inhibits = (
-        *("reduction.balance_off", "reduction.wrong_denominator", "scaler.*"),
+        *("reduction.balance_off", "reduction.wrong_denominator"),
+        # of too large steps; a call in the wrong order is another mistake
+        *("scaler.missing_update", "scaler.skipped_steps", "scaler.collapse"),
+        "scaler.all_grads_zero",
         *("norm.*", "loss.*"),
     )
 

@@ -84,7 +84,6 @@ class ZeroLr(Rule):
 
     kind = "T"
     points_at = ("step",)
-    inhibits = ("norm.vanishing",)
 
     state = declare(_zero=int, _before=int, _highest=float, _tiny=int, _others=int)
 
