@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from museum.fixes.proof import EXACT, REAL, fixed, patched, run
-from museum.fixes.table import FRAMEWORKS, FRAMEWORKS_OF_RANKS, fixes
+from museum.fixes.table import FRAMEWORKS, FRAMEWORKS_OF_RANKS, FRAMEWORKS_ON_RANKS, fixes
 from museum.stage import Stage
 
 HERE = Path(__file__).parent / "fixes"
@@ -29,19 +29,20 @@ def stage() -> Iterator[Stage]:
     one.close()
 
 
-@pytest.mark.parametrize("name", FRAMEWORKS)
+@pytest.mark.parametrize("name", [*FRAMEWORKS, *FRAMEWORKS_ON_RANKS])
 def test_the_fix_that_is_shown_makes_the_gradient_exact(
     stage: Stage, name: str, tmp_path: Path
 ) -> None:
     program = HERE / f"{name}.py"
     config = {"framework": CONFIGURED[name.partition("_")[0]]}
-    rule, fix = FRAMEWORKS[name]
-    wrong = run(stage, program, config=config)
+    ranks = 2 if name in FRAMEWORKS_ON_RANKS else 1
+    rule, fix = {**FRAMEWORKS, **FRAMEWORKS_ON_RANKS}[name]
+    wrong = run(stage, program, ranks, config=config)
     assert wrong.fault > REAL
     assert wrong.finding(rule).fix == fixes()[fix]
     script = tmp_path / program.name
     script.write_text(fixed(program.read_text(), wrong.finding(rule).fix))
-    right = run(stage, script, config=config)
+    right = run(stage, script, ranks, config=config)
     assert right.fault < EXACT
     assert (right.result.verdict, right.result.findings) == ("balanced", [])
 

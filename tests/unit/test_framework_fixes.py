@@ -75,11 +75,18 @@ def test_a_fix_fits_the_loop_and_the_ranks() -> None:
     assert shown({**trainer, "environment": {"trl": "1.16.0"}}) == fixes.SUM_OVER_WINDOW
     several = shown({"environment": ACCELERATE}, ranks=2, sync="averaged")
     assert several == fixes.SUM_OVER_WINDOW
+    ddp: dict[str, Any] = {"ranks": 2, "sync": "averaged", "wrapper": "ddp"}
+    assert shown(trainer, **ddp) == fixes.TOKEN_MEAN["transformers"]
+    assert shown({"environment": ACCELERATE}, **ddp) == fixes.TOKEN_MEAN["accelerate"]
+    assert shown({"config": {"framework": "lightning"}}, **ddp) == fixes.SUM_OVER_WINDOW
 
 
 def test_no_code_of_ddp_is_shown_for_other_ways_to_combine_the_ranks() -> None:
-    """FSDP2, and a loop that sums the gradients itself, where a factor R would be one too many."""
-    assert shown({}, ranks=2, sync="averaged", wrapper="fsdp2") == fixes.SUM_OVER_WINDOW
+    """FSDP2 with a divide factor of the script, and a loop that sums the gradients itself, where a
+    factor R would be one too many."""
+    fsdp2: dict[str, Any] = {"ranks": 2, "sync": "averaged", "wrapper": "fsdp2"}
+    assert shown({}, **fsdp2) == fixes.TOKEN_MEAN["ranks"]
+    assert shown({}, **fsdp2, divisors=[4.0]) == fixes.SUM_OVER_WINDOW
     means = [term(10, 1 / 20), term(2, 1 / 4)]
     left = ([1.0, -2.0, 0.5, 3.0], [0.5, 1.0, 1.5, -1.0])
     summed = [a + b for a, b in zip(*left, strict=True)]
@@ -103,7 +110,7 @@ def test_a_mean_by_class_weights_is_fixed_by_their_sum() -> None:
     assert of() == fixes.CLASS_WEIGHTED_MEAN["plain"]
     over_ranks = of(2, sync="averaged", wrapper="ddp")
     assert over_ranks == fixes.CLASS_WEIGHTED_MEAN["ranks"]
-    assert of(2, sync="averaged", wrapper="fsdp2") == fixes.SUM_OVER_CLASS_WEIGHTS
+    assert of(2, sync="averaged", wrapper="fsdp2") == over_ranks
     assert of(run={"environment": ACCELERATE}) == fixes.SUM_OVER_CLASS_WEIGHTS
 
 

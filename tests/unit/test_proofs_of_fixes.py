@@ -18,6 +18,7 @@ PROVED = [
     *table.PLAIN.items(),
     *table.BESIDE_THE_GRADIENT.items(),
     *table.FRAMEWORKS.items(),
+    *table.FRAMEWORKS_ON_RANKS.items(),
     *table.FRAMEWORKS_OF_RANKS.items(),
     *table.PIPELINES.items(),
 ]

@@ -50,10 +50,19 @@ def gpt2() -> Any:
     return transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, **dropout))
 
 
-def windows(even: bool) -> list[list[Batch]]:
+def windows(even: bool, rank: int = 0) -> list[list[Batch]]:
     """Micro-batches of token ids and labels; the model shifts these."""
-    shifted = text(STEPS, lengths=EVEN if even else RAGGED)
+    shifted = text(STEPS, rank, EVEN if even else RAGGED)
     return [list(window) for window in shifted]
+
+
+def windows_of_ranks(even: bool, ranks: int = 2) -> list[list[Batch]]:
+    """The micro-batches of all ranks, in the order in which a Trainer distributes them."""
+    of_ranks = [windows(even, rank) for rank in range(ranks)]
+    return [
+        [each for together in zip(*of_window, strict=True) for each in together]
+        for of_window in zip(*of_ranks, strict=True)
+    ]
 
 
 def true_windows(batches: list[list[Batch]]) -> list[list[Batch]]:

@@ -56,6 +56,7 @@ PLAIN = {
     "loop/zeroed_before": ("loop.zeroed_before_step", "loop.zeroed_before_step.FIX"),
     "loop/zeroed_each": (_ZEROED, "loop.zeroed_every_microbatch.FIX"),
     "ranks/all_under_no_sync": ("ddp.never_synced", "ddp.never_synced.FIX_NO_SYNC"),
+    "ranks/averager_never_reached": ("ddp.never_synced", "ddp.never_synced.FIX_NO_SYNC"),
     "ranks/average_averaged_again": (_WORLD, "reduction.world_size.FIX_AVERAGED"),
     "ranks/biases_left_out": (_DRIFT, "ddp.drift_texts.FIX_BY_HAND"),
     "ranks/bucket_as_it_was": ("ddp.never_synced", "ddp.never_synced.FIX_HOOK"),
@@ -76,6 +77,12 @@ PLAIN = {
         "ddp.wrong_microbatch_synced",
         "ddp.wrong_microbatch_synced.FIX",
     ),
+    "ranks/fsdp2_class_weighted": (_UNEQUAL, f"{_WEIGHTED}[ranks]"),
+    "ranks/fsdp2_divided_twice": (_DOUBLE, f"{_ONCE}[ranks]"),
+    "ranks/fsdp2_mean_of_means": (_UNEQUAL, f"{_MEANS}[ranks]"),
+    "ranks/fsdp2_not_divided": (_MISSING, f"{_NOT_DIVIDED}[ranks]"),
+    "ranks/fsdp2_over_world_size": (_WORLD, "reduction.fixes.ONE_WORLD_SIZE_MORE[ranks]"),
+    "ranks/fsdp2_times_world_size": (_WORLD, "reduction.fixes.ONE_WORLD_SIZE_LESS[ranks]"),
     "ranks/fsdp2_first_synchronised": (
         "ddp.wrong_microbatch_synced",
         "ddp.wrong_microbatch_synced.FIX_FSDP2",
@@ -122,6 +129,8 @@ PLAIN = {
     "reduction/mean_of_means": (_UNEQUAL, f"{_MEANS}[plain]"),
     "reduction/mean_of_means_divided_again": (_DOUBLE, f"{_MEANS}[plain]"),
     "reduction/not_divided": (_MISSING, f"{_NOT_DIVIDED}[plain]"),
+    "reduction/second_head_not_divided": (_MISSING, "reduction.fixes.TERM_DIVIDED[plain]"),
+    "reduction/tail_leaks": ("reduction.partial_window", "reduction.partial_window.FIX_LONGER"),
     "reduction/second_head_mean_of_means": (_UNEQUAL, "reduction.fixes.TERM_MEAN[plain]"),
     "reduction/short_window": (
         "reduction.partial_window",
@@ -225,7 +234,18 @@ FRAMEWORKS = {
     "trainer_zeroed_each": (_ZEROED, _of("zeroed_every_microbatch", "transformers")),
 }
 
-# The same on two ranks, whose gradient is exact before, too.
+# The same on two ranks.
+FRAMEWORKS_ON_RANKS = {
+    "accelerate_ranks_divided_twice": (_DOUBLE, f"{_ONCE}[accelerate]"),
+    "accelerate_ranks_mean_of_means": (_UNEQUAL, f"{_MEANS}[accelerate]"),
+    "accelerate_ranks_not_divided": (_MISSING, f"{_NOT_DIVIDED}[accelerate]"),
+    "trainer_ranks_compute_loss_even": (_MISSING, f"{_NOT_DIVIDED}[transformers]"),
+    "trainer_ranks_compute_loss_uneven": (_UNEQUAL, f"{_MEANS}[transformers]"),
+    "trainer_ranks_model_even": (_MISSING, f"{_NOT_DIVIDED}[transformers]"),
+    "trainer_ranks_model_uneven": (_UNEQUAL, f"{_MEANS}[transformers]"),
+}
+
+# The gradient of these is exact before, too.
 FRAMEWORKS_OF_RANKS = {
     "accelerate_each_synchronised": (
         "ddp.missing_no_sync",

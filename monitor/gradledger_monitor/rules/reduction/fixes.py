@@ -15,6 +15,7 @@ from gradledger_monitor.rules.framework_fixes import framework
 
 # Who calls backward, and which divisions follow: of DDP and FSDP (ranks), of a framework (K), of a
 # pipeline's schedule (K).
+PROVED_UNDER_DDP = ("accelerate", "transformers")
 Loop = Literal["plain", "ranks", "pipeline", "accelerate", "transformers", "lightning", "unproved"]
 
 TOKEN_MEAN: dict[Loop, str] = {
@@ -168,6 +169,13 @@ ONE_WORLD_SIZE_LESS: dict[Loop, str] = {
 loss.backward()                            # not loss * world_size""",
 }
 
+# The same of a mean whose micro-batches have equal counts.
+TERM_DIVIDED: dict[Loop, str] = {
+    "plain": """\
+# of each loss that is not divided yet: where it is computed, before it is added to the others
+loss = loss / K""",
+}
+
 WINDOW_LENGTH: dict[Loop, str] = {
     "plain": """\
 # for each micro-batch:
@@ -236,6 +244,12 @@ def factor_fix(fixes: dict[Loop, str], facts: StepFacts, objective: Objective | 
     return _code(fixes, facts)
 
 
+def division_of_one(facts: StepFacts, objective: Objective, otherwise: str) -> str:
+    """The division of one loss beside others that are divided."""
+    even = objective.reading.is_even(facts.tolerance)
+    return _code(TERM_DIVIDED, facts, otherwise) if even else otherwise
+
+
 def _code(fixes: dict[Loop, str], facts: StepFacts, otherwise: str = SUM_OVER_WINDOW) -> str:
     used = loop(facts)
     if used not in fixes:
@@ -247,8 +261,9 @@ def _code(fixes: dict[Loop, str], facts: StepFacts, otherwise: str = SUM_OVER_WI
 def loop(facts: StepFacts) -> Loop:
     """The loop of a run. A script that imports transformers imports accelerate, too."""
     name, run = framework(facts.run), facts.run
-    if name != "plain":  # of frameworks, one rank is proved; trainers of trl have their own losses
-        proved = run.world_size == 1 and "trl" not in run.environment
+    if name != "plain":  # trainers of trl have their own losses
+        on_ranks = name in PROVED_UNDER_DDP and facts.record.wrapper == "ddp" and facts.averaged
+        proved = (run.world_size == 1 or on_ranks) and "trl" not in run.environment
         return name if proved else "unproved"  # type: ignore[return-value]
     if _divides_itself(run):
         return "unproved"
@@ -257,8 +272,10 @@ def loop(facts: StepFacts) -> Loop:
         return "unproved" if several or run.world_size > 1 else "pipeline"
     if run.world_size == 1:
         return "plain"
-    # a loop that combines gradients itself may sum them, and FSDP2 is not run by these tests
-    return "ranks" if facts.record.wrapper == "ddp" and facts.averaged else "unproved"
+    # a loop that combines gradients itself may sum them
+    wrapped = facts.record.wrapper in ("ddp", "fsdp2") and facts.averaged
+    own_divisor = facts.record.wrapper == "fsdp2" and facts.record.divisors
+    return "ranks" if wrapped and not own_divisor else "unproved"
 
 
 def _divides_itself(run: RunInfo) -> bool:

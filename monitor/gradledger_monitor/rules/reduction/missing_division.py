@@ -25,6 +25,7 @@ from gradledger_monitor.rules.reduction.common import (
 )
 from gradledger_monitor.rules.reduction.fixes import (
     MICRO_BATCH_MEAN,
+    division_of_one,
     factor_fix,
 )
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding
@@ -124,7 +125,7 @@ def _of_one(window: Window, objective: Objective, evidence: str) -> Outcome:
         severity_of_one(objective, objectives),
         f"The {name} is not divided by {by}",
         f"{normalised}{how}{share_sentence(objective, objectives)}",
-        FIX_OF_ONE,
+        division_of_one(window.facts, objective, FIX_OF_ONE),
         objective=name,
         factor=k,
         micro_batches=k,
@@ -169,7 +170,9 @@ def _of_all(window: Window) -> Outcome:
         f"{significant(intended(window))}: the gradient{' of this loss' if several else ''} is "
         f"{times}. "
         f"{known_from(window)}{effect}.",
-        FIX_OF_ONE if beside else factor_fix(MICRO_BATCH_MEAN, window.facts, objective),
+        division_of_one(window.facts, objective, FIX_OF_ONE)
+        if beside
+        else factor_fix(MICRO_BATCH_MEAN, window.facts, objective),
         balance=round(objective.ledger.balance, 6),
         micro_batches=k,
         factor=k,

@@ -19,6 +19,14 @@ from gradledger_monitor.rules.rule import OK, Rule, Window, finding
 
 FIX = WINDOW_LENGTH["plain"]
 
+# the batches at the end of an epoch are those that the next one begins with
+FIX_LONGER = """\
+# for batch i of an epoch: also step at its end, so that none is left for the next one
+left = len(loader) - i // K * K                 # batches from this window on; of an unknown length:
+(loss / min(K, left)).backward()                # zero the gradients before each epoch instead
+if (i + 1) % K == 0 or i + 1 == len(loader):
+    optimizer.step()
+    optimizer.zero_grad()"""
 
 FIX_BEFORE = """\
 # count the micro-batches from 1, so that the first window is a full one:
@@ -79,7 +87,7 @@ class PartialWindow(Rule):
             f"{usual}. This one holds {k}, and its balance is {significant(balance(window))} = "
             f"{k}/{full}{of_declared(window) or of_constant(window)}. "
             f"{intermittent_factor_effect(ratio, window.facts)}.",
-            factor_fix(WINDOW_LENGTH, window.facts, window.balance.objective),
+            _fix(window, k > full),
             balance=round(balance(window), 6),
             micro_batches=k,
             usual_micro_batches=full,
@@ -103,3 +111,9 @@ def _before(window: Window) -> Outcome:
         usual_micro_batches=full,
         factor=round(ratio, 6),
     )
+
+
+def _fix(window: Window, longer: bool) -> str:
+    facts, objective = window.facts, window.balance.objective
+    fixes = {**WINDOW_LENGTH, "plain": FIX_LONGER} if longer else WINDOW_LENGTH
+    return factor_fix(fixes, facts, objective)

@@ -1,0 +1,33 @@
+"""Each rank averages the means by class weights of its micro-batches, and FSDP2 the ranks."""
+
+import copy
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch.distributed.fsdp import fully_shard
+
+from museum.parts import TinyLM, text, two_ranks
+
+with two_ranks() as rank:
+    torch.manual_seed(0)
+    plain = TinyLM()
+    model = fully_shard(copy.deepcopy(plain))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    windows = text(4, seed=1 + rank)
+    K = 4
+    class_weights = 0.1 + torch.arange(24) % 4
+    objective = "class_weighted_tokens"
+    for window in windows:
+        # fix: before the window
+        # end
+        for index, (ids, targets) in enumerate(window):
+            model.set_requires_gradient_sync(index == len(window) - 1)
+            logits, labels = model(ids).flatten(0, 1), targets.flatten()
+            # fix: for each micro-batch
+            loss = F.cross_entropy(logits, labels, weight=class_weights)
+            (loss / K).backward()
+            # end
+        optimizer.step()
+        optimizer.zero_grad()
+    dist.barrier()
