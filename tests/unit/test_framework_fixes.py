@@ -143,3 +143,25 @@ OF_ADAMW = "optimizer = torch.optim.AdamW(model.parameters(), lr=lr)"
 )
 def test_a_fix_names_the_optimizer_of_the_script(name: str, fix: str) -> None:
     assert with_optimizer(OF_ADAMW, name) == fix
+
+
+def test_the_fix_of_a_classifier_counts_samples() -> None:
+    means = [term(n, 1 / 2 / n, size=n, samples=n) for n in (10, 2)]
+    findings = judged([facts(record(means))]).findings
+    fix = next(f.fix for f in findings if f.rule == "reduction.token_weights_unequal")
+    assert "samples = sum((labels != -100).sum()" in fix
+    assert "token" not in fix and "causal" not in fix
+
+
+def test_a_division_too_many_is_by_k_or_by_as_many_ranks() -> None:
+    def title(ranks: int) -> str:
+        steps = [
+            facts(*[record([term(10, 1 / 40)] * 2, n, sync="averaged", wrapper="ddp")] * ranks)
+            for n in (1, 2)
+        ]
+        return next(f.title for f in judged(steps).findings if f.rule.startswith("reduction."))
+
+    assert title(2) == (
+        "The gradient is divided by 2 once too often: by K, or by the number of ranks"
+    )
+    assert title(3) == "The gradient is divided by K = 2 once too often"

@@ -111,9 +111,8 @@ def test_no_optimizer_cancels_a_factor_of_one_loss_beside_one_that_is_divided() 
     heavy = [term(10, 1 / 10, undivided=False, divisors=[1.0])]
     assert "no optimizer cancels" not in of_missing([heavy] * 4)
     light = router(1 / 16, divisors=[4.0], undivided=False, coefficient=None)
-    assert "Beside the losses that are divided, its weight is 4 times" in of_missing(
-        [[term(10, 1 / 10, undivided=False, divisors=[1.0]), light]] * 4
-    )
+    beside = of_missing([[term(10, 1 / 10, undivided=False, divisors=[1.0]), light]] * 4)
+    assert "its weight is 4 times too large, which no optimizer cancels" in beside
 
 
 def of_missing(micro_batches: list[list[records.Term]]) -> str:
@@ -326,16 +325,20 @@ def test_a_constant_of_one_over_k_beside_a_written_division_may_be_a_weight(
     assert (further.status, further.text) == ("ok", text)
 
 
-@pytest.mark.parametrize(("k", "weight"), [(2, "1/2"), (4, "")])
+@pytest.mark.parametrize("windows", [(2, 2), (4, 4), (4, 2)])
 def test_a_loss_of_balance_1_is_not_called_normalised_if_its_weight_may_be_one_over_k(
-    k: int, weight: str
+    windows: tuple[int, ...],
 ) -> None:
-    """0.5 is a usual weight, which at K = 2 looks like a division by K."""
-    batches = [[term(10, 1 / (10 * k), undivided=False), router(0.01 / 4)] for _ in range(k)]
-    found = [f for f in judged([facts(record(batches))] * 2).findings if "missing" in f.rule]
-    assert f"The mean is not divided by K = {k}" == found[0].title
-    assert ("is normalised over the window" in found[0].summary) is not bool(weight)
-    assert f"is divided by K, or its weight is {weight or '1'}" in found[0].summary or not weight
+    """At K = 4, a weight of 0.25 looks like a division by K; not if it is 0.5 at K = 2."""
+    steps = [
+        facts(record([[term(10, 1 / (10 * k), undivided=False), router(0.01 / 4)]] * k, number))
+        for number, k in enumerate(windows, 1)
+    ]
+    found = [f for f in judged(steps).findings if "missing" in f.rule]
+    assert found[0].title.startswith("The mean is not divided by ")
+    several = len(set(windows)) > 1
+    assert ("is normalised over the window" in found[0].summary) is several
+    assert (f"is divided by K, or its weight is 1/{windows[0]}" in found[0].summary) is not several
 
 
 @pytest.mark.parametrize(

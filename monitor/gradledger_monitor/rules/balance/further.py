@@ -161,12 +161,12 @@ def is_right(facts: StepFacts, objective: Objective) -> bool:
 
 
 def may_be_a_weight(objective: Objective, k: int) -> bool:
-    """Whether a loss of balance 1 may have a weight of 1/K, a number that authors write.
+    """Whether a loss of balance 1 may have a weight of 1/K instead of a division by K.
 
-    A cross entropy that is summed is divided by a count.
+    A constant is a weight or the division: the graph shows the same. A cross entropy that is summed
+    is divided by a count.
     """
-    of_mean = reductions(objective) == {"mean"} or is_bare_reduction(objective)
-    return k > 1 and is_round(1 / k) and of_mean
+    return k > 1 and (reductions(objective) == {"mean"} or is_bare_reduction(objective))
 
 
 def lacks_the_division_of(facts: StepFacts, objective: Objective, right: Objective) -> bool:

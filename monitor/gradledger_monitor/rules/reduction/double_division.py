@@ -24,6 +24,9 @@ from gradledger_monitor.rules.rule import OK, Rule, Window, finding
 
 FIX = ONE_DIVISION["plain"]
 
+FIX_OF_EITHER = """\
+# divide the loss by K once. The gradients are averaged over the ranks already: nothing else must
+# divide by their number."""
 FIX_OF_ONE = "# divide this loss term as the others: by K once"
 
 
@@ -73,6 +76,8 @@ class DoubleDivision(Rule):
         divisor = round(math.sqrt(k / ratio))  # K; a short window holds fewer micro-batches
         share = f"1/{k}" if k == divisor else f"{k}/{divisor**2}"
         of = of_declared(window) or of_constant(window)
+        if window.facts.averaged and window.facts.run.world_size == k == divisor:
+            return _of_either(window, k, ratio)
         return finding(
             "warning",
             f"The gradient is divided by K = {divisor} once too often",
@@ -85,6 +90,22 @@ class DoubleDivision(Rule):
             micro_batches=k,
             factor=ratio,
         )
+
+
+def _of_either(window: Window, k: int, ratio: float) -> Outcome:
+    """The average over the ranks may be the one that is taken twice."""
+    return finding(
+        "warning",
+        f"The gradient is divided by {k} once too often: by K, or by the number of ranks",
+        f"The balance is {significant(balance(window))} = 1/{k}"
+        f"{of_declared(window) or of_constant(window)}, so the gradient is {k} times too small. K "
+        f"and the number of ranks are both {k}: which of them divides once too often is not known. "
+        f"{known_from(window)}{constant_factor_effect(ratio, window.facts)}.",
+        FIX_OF_EITHER,
+        balance=round(balance(window), 6),
+        micro_batches=k,
+        factor=ratio,
+    )
 
 
 def _of_one(window: Window, objective: Objective) -> Outcome:

@@ -12,6 +12,7 @@ from typing import Literal
 from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.model.step_facts import RunInfo, StepFacts
 from gradledger_monitor.rules.framework_fixes import framework
+from gradledger_monitor.rules.objective_names import element_name
 
 # Who calls backward, and which divisions follow: of DDP and FSDP (ranks), of a framework (K), of a
 # pipeline's schedule (K).
@@ -182,6 +183,8 @@ WINDOW_LENGTH: dict[Loop, str] = {
 (loss / len(window)).backward()            # the micro-batches in this window, not always K""",
 }
 
+OF_CAUSAL_MODELS = "    # causal LM: labels[:, 1:]"
+
 SUM_OVER_WINDOW = """\
 # Divide the sum of the loss by what it counts (elements, labels, sequences) in the whole window,
 # over all ranks. Then undo what divides once more: K in accelerator.backward() and in automatic
@@ -224,7 +227,14 @@ def fix_of_tokens(code: str, objective: Objective | None) -> str:
         return SUM_OVER_CLASS_WEIGHTS
     if objective is None or objective.weighted_inside:
         return SUM_OVER_WINDOW
-    return code if objective.kind.startswith("NllLoss") else SUM_OVER_WINDOW
+    if not objective.kind.startswith("NllLoss"):
+        return SUM_OVER_WINDOW
+    return _in_samples(code) if element_name(objective) == "sample" else code
+
+
+def _in_samples(code: str) -> str:
+    """The code of a classifier: each target is a sample, and nothing is shifted."""
+    return code.replace(OF_CAUSAL_MODELS, "").replace("tokens", "samples")
 
 
 def _has_class_weights(objective: Objective | None) -> bool:

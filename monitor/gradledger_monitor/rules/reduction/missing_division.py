@@ -188,7 +188,7 @@ def _usual_count(window: Window) -> int:
 
 
 def _may_be_a_weight(window: Window, objective: Objective) -> bool:
-    """Whether the 1/K of a loss may be its weight: K has never been another number."""
+    """Whether the 1/K of a loss may be its weight: no window of another K shows that it is not."""
     k = window.facts.micro_batches_of(objective)
     is_only = all(closed.micro_batches == k for closed in window.past)
     return is_only and may_be_a_weight(objective, k)
