@@ -117,12 +117,16 @@ class _Walk:
     def _add_functions(self) -> None:
         """The functions below which no loss was found are losses, such as a log-sum-exp of pairs.
 
-        A product of two vectors is one only if there is nothing else.
+        Products of two vectors are losses only if there is nothing else.
         """
         inside = {id(loss.path.function) for loss in self.losses}
+        alone = not self.losses
         for (node, _), path in self._functions:
-            is_loss = path.nonlinear or not self.losses
-            if is_loss and id(node) not in inside and not depends_on_parameters_alone(node):
+            if (
+                (path.nonlinear or alone)
+                and id(node) not in inside
+                and not depends_on_parameters_alone(node)
+            ):
                 self.losses.append(LossNode(node, node.name(), path._replace(nonlinear=True)))
 
     def _add(self, loss: LossNode) -> None:
