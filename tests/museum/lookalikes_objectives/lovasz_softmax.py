@@ -22,6 +22,7 @@ for _ in range(8):
             jaccard = 1 - overlap / (truth.sum() + (1 - truth).cumsum(0))
             steps = torch.cat([jaccard[:1], jaccard[1:] - jaccard[:-1]])
             losses.append(torch.dot(errors, steps))
-        (sum(losses) / len(losses) / accumulation).backward()
+        loss = sum(losses, torch.zeros(())) / len(losses)
+        (loss / accumulation).backward()
     optimizer.step()
     optimizer.zero_grad()
