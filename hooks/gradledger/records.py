@@ -351,6 +351,9 @@ class StepRecord:
     before_hooks: bool = False
     # and these are the sums of what this rank's backwards added, without those of other ranks
     own_sums: bool = False
+    # of a model of which this optimizer holds a share: see ``observers/ranks/shares.py``
+    shares: Samples | None = None
+    shared_model: float | None = None  # fingerprint of its parameters there
     # if these change: sampled parameters after the last step and before this one; of an outer
     # optimizer, which steps on the changes of a model: the change on this rank, and its gradient
     models: Samples | None = None

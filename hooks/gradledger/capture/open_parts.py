@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from gradledger.capture import gradient_probe
 from gradledger.capture.async_copy import Deferred
-from gradledger.records import Event, LeftOpen, Op, Replaced, Scaler, StepRecord
+from gradledger.records import Event, LeftOpen, Op, Replaced, Samples, Scaler, StepRecord
 
 NO_STEP = "the process ended before a step followed the backwards"
 
@@ -22,6 +22,25 @@ NO_STEP = "the process ended before a step followed the backwards"
 def value_of(item: Deferred | None) -> float | None:
     """The value, if it is measured."""
     return None if item is None else item.value()
+
+
+@dataclass
+class OpenShares:
+    """Gradients of a whole model after the last backward, and of the optimizer's share of it at the
+    step; the parameters at the same coordinates."""
+
+    after_backward: Deferred
+    at_step: Deferred
+    parameters: Deferred
+
+    def deferred(self) -> Iterator[Deferred]:
+        """The values that are read later."""
+        yield from (self.after_backward, self.at_step, self.parameters)
+
+    def resolve(self, record: StepRecord) -> None:
+        """Fill the wire record."""
+        record.shares = Samples(self.after_backward.values(), self.at_step.values())
+        record.shared_model = gradient_probe.fingerprint(self.parameters.values())
 
 
 @dataclass
@@ -257,3 +276,8 @@ def clip_coefficient(clip: Event) -> float:
     if clip.norm is None or clip.limit is None:
         return 1.0
     return min(1.0, clip.limit / (clip.norm + 1e-6))
+
+
+def four_digits(value: float) -> float:
+    """Enough of a number that is a share of a sum."""
+    return float(f"{value:.4g}")

@@ -22,10 +22,12 @@ from gradledger.capture.open_parts import (
     OpenEvent,
     OpenReplaced,
     OpenScaler,
+    OpenShares,
     OpenUpdate,
     besides_clip_by_value,
     clip_coefficient,
     factor_after_clip,
+    four_digits,
     left_open_record,
     root_of_squares,
     value_of,
@@ -194,6 +196,7 @@ class OpenStep:
     replica: OpenReplica | None = None
     layers: OpenLayers | None = None  # at a few steps
     unheld: OpenUnheld | None = None  # at some of them
+    shares: OpenShares | None = None  # where the ranks may share out the parameters
     untrained: Deferred | None = None  # gradients of parameters that had none up to now
     adopted: bool = False  # backward added to other gradients, from which the loop made these
     update: OpenUpdate | None = None  # if no optimizer made it
@@ -234,6 +237,7 @@ class OpenStep:
         yield from () if self.replica is None else [self.replica.sample]
         yield from () if self.layers is None else self.layers.deferred()
         yield from () if self.unheld is None else self.unheld.deferred()
+        yield from () if self.shares is None else self.shares.deferred()
 
     def clip_gives_norm(self) -> bool:
         """Whether the loop took the norm of all gradients after the last backward, by clipping."""
@@ -287,6 +291,8 @@ class OpenStep:
         self._measure_sample(record, tolerance)
         self._measure_norms(record)
         self._measure_update(record)
+        if self.shares is not None:
+            self.shares.resolve(record)
         if self.update is not None:
             self._measure_step_size(record, self.update.precision)
             self._measure_norm_by_hand(record)
@@ -419,11 +425,10 @@ class OpenStep:
             added = gradient_probe.added(samples)
             record.noise = gradient_probe.noise(samples, added)
             for sent, square in zip(record.micro_batches, added, strict=False):
-                sent.sample_norm = None if square is None else _digits(math.sqrt(square))
+                sent.sample_norm = None if square is None else four_digits(math.sqrt(square))
 
     def _measure_norms(self, record: StepRecord) -> None:
-        norms = [(group, norm) for group, item in self.norms for norm in item.values()]
-        if norms:
+        if norms := [(group, norm) for group, item in self.norms for norm in item.values()]:
             record.nonfinite = sum(1 for _, norm in norms if norm - norm != 0)
             groups = sorted({group for group, _ in norms})
             if len(groups) > 1:
@@ -493,8 +498,3 @@ class OpenStep:
             self._note_moved(record)
             for micro_batch in record.micro_batches:
                 micro_batch.missing["rescaled"] = OWN_BUFFERS
-
-
-def _digits(value: float) -> float:
-    """Four digits are enough for shares of a sum."""
-    return float(f"{value:.4g}")

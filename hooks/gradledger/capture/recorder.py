@@ -66,6 +66,7 @@ from gradledger.observers.optimizer_steps import begins_step, ends_step, has_clo
 from gradledger.observers.parameter_updates import ModelAveraging, ParameterUpdates
 from gradledger.observers.pipeline_stages import PipelineStages
 from gradledger.observers.ranks.collectives import Collectives
+from gradledger.observers.ranks.shares import Shares
 from gradledger.observers.resumes import Resumes
 from gradledger.observers.zero_grad import ZeroGradCalls
 
@@ -83,8 +84,7 @@ class Recorder:
     """All hooks of one process, installed and removed together."""
 
     def __init__(self, sink: Sink, step_sampler: StepSampler | None = None) -> None:
-        self._sink = sink
-        self._step_sampler = step_sampler or StepSampler(None)
+        self._sink, self._step_sampler = sink, step_sampler or StepSampler(None)
         self._rounds_ahead = 1  # from this round to the next sampled one
         self._skipped: SkippedRounds | None = None  # while steps are skipped
         self.last_step_time = 0.0  # when the last step ended, sampled or not; since the epoch
@@ -105,6 +105,7 @@ class Recorder:
                 DataLoaders(self.windows),
                 Collectives(self._backwards),
                 GradientSample(),
+                Shares(self.windows),
                 Clipping(self.windows),
                 GradientNorm(),
                 LayerNorms(self.windows),

@@ -296,6 +296,8 @@ class StepRecord(Struct, gc=False, kw_only=True, omit_defaults=True, tag="step")
     samples: Samples | None = None
     before_hooks: bool = False
     own_sums: bool = False
+    shares: Samples | None = None
+    shared_model: Number | None = None
     models: Samples | None = None
     averaging: bool = False
     parameters: Number | None = None

@@ -36,7 +36,7 @@ from gradledger_monitor.model.objectives import (
     objectives_of,
     signs_differ,
 )
-from gradledger_monitor.model.ranks import across_groups, manual_all_reduce, topology
+from gradledger_monitor.model.ranks import across_groups, manual_all_reduce, shared_out, topology
 from gradledger_monitor.model.ranks.exchange import exchange_of
 from gradledger_monitor.model.ranks.manual_all_reduce import ManualAllReduce
 from gradledger_monitor.model.ranks.outside_wrapper import with_outside
@@ -184,9 +184,8 @@ class StepFacts:
         last_clipped = any(clip.factor is not None for clip in self.calls("clip_value"))
         if self.record.post_factor is not None or last_clipped:
             return None
-        if self.all_reduce is not None:
-            return self.all_reduce.reason or None
-        return self.record.missing.get("post_factor")
+        unseen = self.record.missing.get("post_factor")
+        return unseen if self.all_reduce is None else self.all_reduce.reason or None
 
     def _norm(self) -> float | None:
         """L2 norm of the applied gradient; of a sharded one, over the shards of all ranks."""
@@ -437,7 +436,8 @@ def merge(run: RunInfo, optimizer: int, step: int, records: RecordsByRank) -> St
         ordered = topology.members(ordered, group)
     if not 1 < run.world_size <= len(ordered):
         return StepFacts(run, optimizer, step, ordered, None, group)
-    all_reduce = all_reduce or manual_all_reduce.infer(ordered)
+    ordered, of_shares = shared_out.with_shares(ordered)
+    all_reduce = all_reduce or of_shares or manual_all_reduce.infer(ordered)
     averaged = with_outside(manual_all_reduce.as_averaged(ordered, all_reduce), all_reduce)
     return StepFacts(run, optimizer, step, averaged, all_reduce, group)
 

@@ -338,6 +338,8 @@ class _Copies:
         gradients = self._gradients()
         if not gradients or self._marks() == self._versions or not self._leaves.is_complete:
             return
+        if self.window.sources and self.window.sources[-1].micro_batch is micro_batch:
+            self.window.sources.pop()  # sampled at other coordinates
         fresh = self._before is None
         sample = gradient_probe.copy_coordinates(gradients)
         counted = CountedMicroBatch(

@@ -100,6 +100,7 @@ class ManualAllReduce:
     # Ranks that hold copies of other parameters than the remaining ones, beside those of all ranks.
     parts: tuple[tuple[int, ...], ...] = ()
     partly: bool = False  # some coordinates were combined, and others were not
+    of_owners: float = 0.0  # the share of a model that its holders step on their own gradients
     moved: bool = False  # of gradients that the loop keeps in its own buffers until the step
     of_groups: int = 0  # how many groups of ranks it combined, over each of which DDP averages
     rounded: bool = False  # up to the errors of fp16 or bf16: the loop sends gradients in these

@@ -17,6 +17,13 @@ FIX = """\
 model.clip_grad_norm_(max_norm)      # of FSDP: the norm of the shards of all ranks
 # FSDP2: torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm) sees all shards"""
 
+FIX_BY_HAND = """\
+total = sum((p.grad**2).sum() for p in shard)
+dist.all_reduce(total)                                # over the shards of all ranks
+factor = (max_norm / (total.sqrt() + 1e-6)).clamp(max=1)
+for p in shard:
+    p.grad *= factor"""
+
 DIFFER = 0.01  # relative: rounding is far below
 EQUAL = 1e-4  # of the largest value: ranks that copied one gradient differ by rounding alone
 
@@ -79,7 +86,8 @@ class LocalNorm(Rule):
         if incomplete or (sharded and None in factors):
             return not_measured("the norm or the factor of a clip was not recorded on every rank")
         if sharded:
-            return _of_shards(measured, [factor or 0.0 for factor in factors])
+            fix = FIX if facts.record.wrapper else FIX_BY_HAND
+            return _of_shards(measured, [factor or 0.0 for factor in factors], fix)
         return _of_replicas(facts, measured)
 
 
@@ -90,7 +98,7 @@ class _Clip(NamedTuple):
     coefficient: float
 
 
-def _of_shards(clips: list[_Clip], factors: list[float]) -> Outcome:
+def _of_shards(clips: list[_Clip], factors: list[float], fix: str) -> Outcome:
     """Norms and measured factors that differ, of gradients in shards."""
     norms = [clip.norm for clip in clips]
     if not _engaged(clips) or not _differ(norms) or not _differ(factors):
@@ -101,7 +109,7 @@ def _of_shards(clips: list[_Clip], factors: list[float]) -> Outcome:
         f"The ranks hold shards of the gradient, and clip with norms of {significant(min(norms))} "
         f"to {significant(max(norms))}. So the shards are multiplied by different factors, and the "
         "norm of the whole gradient is at least the largest of these.",
-        FIX,
+        fix,
         norms=norms[:64],
         factors=[round(factor, 6) for factor in factors[:64]],
     )

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Sized
 
+from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.ddp.common import finite_values
 from gradledger_monitor.rules.ddp.groups_apart import shown
 from gradledger_monitor.rules.ddp.replicas import SAME, Replicas, differ_by
 from gradledger_monitor.rules.number_text import counted, significant
+from gradledger_monitor.rules.rule import finding
 
 APART = "The replicas differ between the ranks"
 
@@ -57,6 +59,12 @@ works = [dist.all_reduce(p.grad, async_op=True) for p in model.parameters()]
 for work in works:                      # before anything reads the gradients
     work.wait()
 optimizer.step()                        # on what was all-reduced, and on no copy of it"""
+
+FIX_OF_SHARES = """\
+# before optimizer.step(): every gradient, from all ranks to the one that steps the parameter
+for owner, parameters in enumerate(shares):
+    for parameter in parameters:
+        dist.reduce(parameter.grad, owner)"""
 
 FIX_BESIDE_SHARDS = """\
 # Only for parameters that are equal on all ranks at first, no shards of larger ones: all-reduce
@@ -137,6 +145,21 @@ def left_out(replicas: Replicas, all_drift: bool, all_sent: bool = False) -> tup
         title,
         f"{start}. {drifted}: {shapes}.{within}",
         FIX_BESIDE_SHARDS if replicas.differed_at_start else FIX_BY_HAND,
+    )
+
+
+def of_owners(share_of: float, ranks: int) -> Outcome:
+    """Of a model that the optimizers of the ranks share out."""
+    return finding(
+        "error",
+        "Some parameters are stepped on the gradients of one rank alone",
+        f"The optimizers of the {ranks} ranks share out the parameters. The ranks combine the "
+        f"gradients of some of them, but {share_of:.0%} of the sampled coordinates are stepped on "
+        "the gradients that the rank which holds them computed itself. What the other ranks "
+        "computed for these has no effect.",
+        FIX_OF_SHARES,
+        share=round(share_of, 4),
+        ranks=ranks,
     )
 
 

@@ -42,7 +42,11 @@ class ModelCopies:
 
     def _sources(self, facts: StepFacts) -> list[int]:
         records = facts.records
-        if facts.missing_ranks or not _steps_alone(facts):
+        if facts.missing_ranks:
+            return []
+        if facts.all_reduce is not None and facts.all_reduce.of_owners == 1:
+            return list(records)
+        if not _steps_alone(facts):
             return []
         unchanged = [rank for rank, record in records.items() if record.models is None]
         if not unchanged:

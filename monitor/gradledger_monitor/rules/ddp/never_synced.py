@@ -66,7 +66,7 @@ class NeverSynced(Rule):
     A DDP or FSDP2 model, several ranks, and no gradient collective in a whole window that was
     stepped; or a comm hook of DDP after which each rank steps on its own gradients. Also without a
     wrapper: ranks that step on their own gradients, and take over the parameters of one of them
-    after each step.
+    after each step, or of each rank those that its optimizer holds.
 
     **Why it matters**
 

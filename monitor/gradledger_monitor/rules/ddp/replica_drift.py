@@ -68,6 +68,8 @@ class ReplicaDrift(Rule):
     With an all-reduce by hand: gradients are combined, but some parameters are left out; only the
     ranks of a group combine theirs; each rank scales the sum by its own number; the replicas start
     from different weights; or the step does not wait for an asynchronous all-reduce of gradients.
+    Or the optimizers of the ranks share out the parameters, as in ZeRO, and some of these are
+    stepped on the gradients of one rank alone.
     A warning: as many numbers as there are gradients are all-reduced before each step, but each
     rank steps on the gradients that it computed.
 
@@ -296,6 +298,8 @@ class ReplicaDrift(Rule):
         if combined is None:
             self._in_groups = 0
             return self._of_averages("ok", AVERAGED) if self._averages.equal else self._alone(facts)
+        if 0 < combined.of_owners < 1:
+            return texts.of_owners(combined.of_owners, facts.run.world_size)
         self._combined |= combined.is_known
         self._in_groups = self._in_groups + 1 if combined.groups else 0
         if facts.step == 1 and combined.is_known:
