@@ -119,6 +119,7 @@ class MicroBatch:
     scaler: int = 1  # which GradScaler that is: see ``Scaler.ordinal``
     terms: list[Term] = field(default_factory=list)
     collectives: int | None = None  # collectives that ran inside this backward
+    sums: list[float] = field(default_factory=list)  # see ``sum_factor`` of ``capture/open_parts``
     backward_ms: float | None = None
     fresh: bool | None = None  # the gradients were absent or zero before it
     claimed: bool = False  # another optimizer has already stepped on this backward
@@ -137,8 +138,7 @@ class MicroBatch:
     consecutive_target: bool = False  # of the two, consecutive: the targets of a contrastive loss
     # Of accumulated gradients, after the backward before and when this began, if collectives ran.
     samples: Samples | None = None
-    # the part of the loss that numbers and detached tensors add, in the first micro-batches
-    without_gradient: float | None = None
+    without_gradient: float | None = None  # of the loss: numbers and detached tensors, at first
     # L2 norm of what this backward alone added to the sampled gradients, including the loss scale
     sample_norm: float | None = None
     missing: dict[str, str] = field(default_factory=dict)

@@ -281,3 +281,11 @@ def clip_coefficient(clip: Event) -> float:
 def four_digits(value: float) -> float:
     """Enough of a number that is a share of a sum."""
     return float(f"{value:.4g}")
+
+
+def sum_factor(before: Deferred, after: Deferred) -> float:
+    """What an all-reduce multiplied its sampled values by; 0 if it combined different ones."""
+    factor = gradient_probe.common_factor(
+        before.values(), after.values(), gradient_probe.UNIFORM_HALF
+    )
+    return factor if isinstance(factor, float) else 0.0

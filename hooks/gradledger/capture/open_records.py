@@ -30,6 +30,7 @@ from gradledger.capture.open_parts import (
     four_digits,
     left_open_record,
     root_of_squares,
+    sum_factor,
     value_of,
     was_clipped,
 )
@@ -56,10 +57,8 @@ class OpenMicroBatch:
     number: int  # 1, 2, ... over the life of the process
     thread: int = 0  # the one that called backward
     alone: bool = True  # no backward of another thread ran meanwhile
-    # False while the backward runs: a step from a hook inside it waits for the facts of its end.
-    complete: bool = True
-    # The optimizer windows whose version marks were read when the backward began.
-    marked_windows: list[Any] = field(default_factory=list)
+    complete: bool = True  # has ended; a step from a hook inside it waits for the facts of its end
+    marked_windows: list[Any] = field(default_factory=list)  # whose marks were read at its begin
     started: float = 0.0  # on the clock of ``time.perf_counter``
     loss: Deferred | None = None
     scale: Deferred | None = None
@@ -71,6 +70,7 @@ class OpenMicroBatch:
     collectives: int | None = None
     collectives_before: int | None = None  # run by all process groups when it began
     collectives_between: int = 0  # run since the last backward, if no wrapper is in use
+    sums: list[tuple[Deferred, Deferred]] = field(default_factory=list)  # of its all-reduces
     backward_ms: float | None = None
     wrapper: Any = None
     has_grad_tensors: bool = False  # the caller passed gradients, and may write over them
@@ -96,6 +96,7 @@ class OpenMicroBatch:
             terms=[term.resolve() for term in self.terms],
             task=self.task,
             collectives=self.collectives,
+            sums=[sum_factor(*each) for each in self.sums],
             backward_ms=self.backward_ms,
             wrapper=self.wrapper,
             relayed=self.relayed,
@@ -111,9 +112,8 @@ class OpenMicroBatch:
         """The part of the loss that has no gradient, with the loss scale, if it was measured."""
         shares = [term.share_of_root() for term in self.terms]
         measured = [share for share in shares if share is not None]
-        if self.loss is None or not shares or len(measured) < len(shares):
-            return None
-        if self.has_grad_tensors or self.is_half():  # multiplied, or rounded
+        rounded = self.has_grad_tensors or self.is_half()  # or multiplied
+        if self.loss is None or not shares or len(measured) < len(shares) or rounded:
             return None
         return self.loss.value() - sum(measured)
 
@@ -124,7 +124,7 @@ class OpenMicroBatch:
 
     def deferred(self) -> Iterator[Deferred]:
         """The values that are read later."""
-        yield from present(self.loss, self.scale, self.targets)
+        yield from present(self.loss, self.scale, self.targets, *itertools.chain(*self.sums))
         for term in self.terms:
             yield from term.deferred()
 

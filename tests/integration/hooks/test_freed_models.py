@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from gradledger.observers.ranks import collectives
+from gradledger.observers.ranks import collectives, process_groups
 from helpers.training import recording
 
 
@@ -21,7 +21,7 @@ def test_before_a_ddp_model_is_freed_threads_of_gloo_get_a_turn(
 ) -> None:
     """They may need the GIL to end, and PyTorch joins them while it holds it."""
     turns: list[bool] = []
-    monkeypatch.setattr(collectives, "_leave_a_turn", lambda: turns.append(True))
+    monkeypatch.setattr(collectives, "leave_a_turn", lambda: turns.append(True))
     dist.init_process_group(
         "gloo", init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1
     )
@@ -50,7 +50,7 @@ def test_in_a_turn_another_thread_gets_the_gil() -> None:
         begin.set()
         assert ran == []
         for _ in range(1_000):  # one is enough, but a busy machine may not run the other thread
-            collectives._leave_a_turn()
+            process_groups.leave_a_turn()
             if ran:
                 break
         assert ran == [True]

@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import sys
 import threading
-import time
 import weakref
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -33,7 +32,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
+from gradledger.capture.async_copy import Deferred
 from gradledger.capture.backwards import Backwards
+from gradledger.capture.gradient_probe import copy_coordinates
 from gradledger.capture.isolation import is_dtensor
 from gradledger.capture.open_records import IN_STEP, CountedMicroBatch, OpenMicroBatch, OpenStep
 from gradledger.observers.base import Observer
@@ -45,7 +46,13 @@ from gradledger.observers.ranks.local_gradients import (
     join_of,
     sent_bytes,
 )
-from gradledger.observers.ranks.process_groups import sequence_number, world, world_size
+from gradledger.observers.ranks.process_groups import (
+    leave_a_turn,
+    sequence_number,
+    unless_all,
+    world,
+    world_size,
+)
 from gradledger.observers.ranks.running_works import RunningWorks
 
 if TYPE_CHECKING:
@@ -62,7 +69,6 @@ APART = "DDP averages some parameters over other ranks than the rest, or not at 
 
 FrozenByWrapper = weakref.WeakKeyDictionary[Any, list[Any]]
 
-TURN = 0.02  # seconds; a thread that waits for the GIL requests it every 5 ms
 USES_OF_A_WORK = ("wait", "is_completed", "synchronize", "get_future")
 FSDP1 = "torch.distributed.fsdp.fully_sharded_data_parallel"
 
@@ -90,6 +96,7 @@ class Collectives(Observer):
         self._backwards = backwards
         self._thread = _ThreadCounts()
         self._works = RunningWorks()
+        self._inside: OpenMicroBatch | None = None  # the backward that runs, if it is the only one
         self._has_wrapper = False  # whether the script has used a data-parallel wrapper
         self._ddp: weakref.WeakSet[Any] = weakref.WeakSet()  # a script may train several
         # Parameters that required no gradients when DDP was created: it never synchronises them.
@@ -183,7 +190,7 @@ class Collectives(Observer):
     def _add_ddp(self, module: Any) -> None:
         if module not in self._ddp:
             self._ddp.add(module)
-            weakref.finalize(module, _leave_a_turn).atexit = False
+            weakref.finalize(module, leave_a_turn).atexit = False
             self._has_wrapper = True
             self._constant_fields.clear()
 
@@ -200,19 +207,29 @@ class Collectives(Observer):
         """Of the calls from Python: those of DDP's reducer do not pass here."""
 
         def all_reduce(group: Any, /, *args: Any, **kwargs: Any) -> Any:
+            before = self.run_guarded(self._sample_reduced, *args[:1])
             work = original(group, *args, **kwargs)
-            self.run_guarded(self._count_reduced, work, *args[:1])
+            self.run_guarded(self._count_reduced, work, before, *args[:1])
             return work
 
         return all_reduce
 
-    def _count_reduced(self, work: Any, *tensors: Any) -> None:
+    def _sample_reduced(self, tensors: Any = ()) -> Deferred | None:
+        inside = self._inside is not None and not self._has_wrapper
+        return copy_coordinates(list(tensors)) if inside and len(tensors) == 1 else None
+
+    def _count_reduced(self, work: Any, before: Deferred | None, *tensors: Any) -> None:
         self._thread.reduced += self._works.add(work, *tensors)
+        if before is not None and self._inside is not None:
+            self._works.sample(work, tensors[0], before, self._inside)
 
     def _wrap_wait(self, original: Any) -> Any:
         def wait(of: Any, /, *args: Any, **kwargs: Any) -> Any:
             self.run_guarded(self._works.waited, of)
-            return original(of, *args, **kwargs)
+            result = original(of, *args, **kwargs)
+            if original.__name__ == "wait":
+                self.run_guarded(self._works.ended, of)
+            return result
 
         return wait
 
@@ -267,6 +284,7 @@ class Collectives(Observer):
             self._patch_fsdp()
         self._held.check(micro_batch.marked_windows)
         self._works.clear()
+        self._inside = micro_batch if micro_batch.alone else None
         number, last = sequence_number(), self._thread.after_backward
         micro_batch.collectives_before = number
         if self._has_wrapper:
@@ -285,6 +303,7 @@ class Collectives(Observer):
 
     def backward_ends(self, micro_batch: OpenMicroBatch, reached: list[OptimizerWindow]) -> None:
         """Record the number of collectives that this backward ran."""
+        self._inside = None
         before, after = micro_batch.collectives_before, sequence_number()
         self._thread.after_backward, self._thread.reduced = after, 0
         if before is not None and after is not None and micro_batch.alone:
@@ -318,7 +337,7 @@ class Collectives(Observer):
         if now is not None and before is not None:
             step.fields["collectives_after"] = now - before
         step.fields.update(self._fields_of(window))
-        if any(_is_hybrid(module) for module in self._fsdp):
+        if any("HYBRID" in str(module.sharding_strategy) for module in self._fsdp):
             step.missing["norm"] = "FSDP's hybrid sharding: several ranks hold each part"
         step.fields["sync"] = self._sync(step)
         if "wrapper" not in step.fields and running is None:
@@ -412,7 +431,7 @@ class Collectives(Observer):
         outside = len(parameters) - len(synced)
         fields = {"wrapper": "ddp", "outside": outside, "sync_bytes": sent_bytes(self._ddp, synced)}
         fields |= {"excluded": sum(not held[id(p)] for p in synced)} if () in groups else {}
-        return fields | _unless_all(max(groups, key=len))
+        return fields | unless_all(max(groups, key=len))
 
     def _describe_dtensors(self, parameters: list[Any]) -> dict[str, Any]:
         """FSDP2, with tensor parallelism or without, or tensor parallelism alone."""
@@ -428,7 +447,7 @@ class Collectives(Observer):
         holders = fsdp2.tensor_ranks(parameters, by_fsdp2)
         if len(holders) > 1:
             fields["tensor_group"] = list(holders)
-        return fields | _unless_all(fsdp2.data_ranks(parameters, by_fsdp2))
+        return fields | unless_all(fsdp2.data_ranks(parameters, by_fsdp2))
 
 
 def _groups_by_parameter(
@@ -451,16 +470,6 @@ def _groups_by_parameter(
             elif replaced or id(parameter) in wrapped:
                 groups[id(parameter)] = ranks
     return groups
-
-
-def _leave_a_turn() -> None:
-    """Release the GIL before a DDP model is freed, so that workers of gloo can end.
-
-    With the model, PyTorch may destroy a process group while it holds the GIL, and join a worker
-    that needs the GIL to free tensors of the last collective. Other threads of Python, such as
-    those of the hooks, make it more likely that the worker still waits.
-    """
-    time.sleep(TURN)
 
 
 def _since_cleared(step: OpenStep) -> list[CountedMicroBatch]:
@@ -489,11 +498,3 @@ def _describe_apart(step: OpenStep, sizes: list[int]) -> None:
         step.fields["divisors"] = [float(size) for size in sizes]
     else:
         step.missing["post_factor"] = APART
-
-
-def _unless_all(ranks: tuple[int, ...]) -> dict[str, Any]:
-    return {"data_group": list(ranks)} if 0 < len(ranks) < dist.get_world_size() else {}
-
-
-def _is_hybrid(module: Any) -> bool:
-    return "HYBRID" in str(module.sharding_strategy)

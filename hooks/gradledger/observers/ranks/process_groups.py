@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import torch.distributed as dist
+
+TURN = 0.02  # seconds; a thread that waits for the GIL requests it every 5 ms
 
 world: Any = getattr(dist.distributed_c10d, "_world", None) if dist.is_available() else None
 
@@ -21,3 +24,18 @@ def sequence_number() -> int | None:
         return None
     numbers: list[int] = [group._get_sequence_number_for_group() for group in groups]
     return sum(numbers)
+
+
+def leave_a_turn() -> None:
+    """Release the GIL before a DDP model is freed, so that workers of gloo can end.
+
+    With the model, PyTorch may destroy a process group while it holds the GIL, and join a worker
+    that needs the GIL to free tensors of the last collective. Other threads of Python, such as
+    those of the hooks, make it more likely that the worker still waits.
+    """
+    time.sleep(TURN)
+
+
+def unless_all(ranks: tuple[int, ...]) -> dict[str, Any]:
+    """The field with these ranks, if they are not those of all processes."""
+    return {"data_group": list(ranks)} if 0 < len(ranks) < dist.get_world_size() else {}

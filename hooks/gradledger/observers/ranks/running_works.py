@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 
+from gradledger.capture.async_copy import Deferred
+from gradledger.capture.gradient_probe import copy_coordinates
 from gradledger.capture.isolation import is_abstract, local_part
 
 if TYPE_CHECKING:
+    from gradledger.capture.open_records import OpenMicroBatch
     from gradledger.capture.windows import OptimizerWindow
 
 
@@ -24,6 +28,15 @@ class RunningWorks:
     def __init__(self) -> None:
         self._running: dict[int, list[range]] = {}  # memory of the tensors, by id of the work
         self._dropped: list[range] = []
+        self._sampled: dict[int, tuple[OpenMicroBatch, weakref.ref[Any], Deferred]] = {}
+
+    def sample(
+        self, work: Any, tensors: Any, before: Deferred | None, inside: OpenMicroBatch
+    ) -> None:
+        """An all-reduce of one tensor was started inside a backward."""
+        tensor = tensors[0] if isinstance(tensors, (list, tuple)) and len(tensors) == 1 else None
+        if work is not None and isinstance(tensor, torch.Tensor) and before is not None:
+            self._sampled[id(work)] = inside, weakref.ref(tensor), before
 
     def add(self, work: Any, tensors: Any = ()) -> int:
         """A collective on ``tensors`` was started, or has ended: no ``work``. Returns elements."""
@@ -44,10 +57,19 @@ class RunningWorks:
             self.clear()
         self._running.pop(id(of), None)
 
+    def ended(self, of: Any) -> None:
+        """The wait has ended: sample what was all-reduced inside a backward."""
+        inside, reference, before = self._sampled.pop(id(of), (None, None, None))
+        tensor = None if reference is None else reference()
+        after = None if tensor is None else copy_coordinates([tensor])
+        if inside is not None and before is not None and after is not None:
+            inside.sums.append((before, after))
+
     def clear(self) -> None:
         """A backward begins, or all have ended."""
         self._running.clear()
         self._dropped.clear()
+        self._sampled.clear()
 
     def describe(self, window: OptimizerWindow, reduced: int) -> dict[str, float]:
         """The fields of a step, as shares of the gradients that it is about to apply.

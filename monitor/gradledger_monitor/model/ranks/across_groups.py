@@ -25,6 +25,7 @@ from gradledger_monitor.model.ranks.manual_all_reduce import (
     fit,
     tolerance_of,
 )
+from gradledger_monitor.model.ranks.parts_by_hand import as_members
 from gradledger_monitor.model.ranks.rows import are_equal
 
 OF_GROUPS = (
@@ -43,7 +44,7 @@ def with_groups(
     """
     if len(records) == 1:
         return records, None
-    records = dict(sorted(records.items()))
+    records = as_members(dict(sorted(records.items())), world_size)
     groups = {tuple(sorted(record.data_group)) for record in records.values()}
     if len(records) < world_size or not all(map(_may_combine, records.values())):
         return records, None

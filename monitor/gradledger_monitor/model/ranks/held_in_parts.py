@@ -20,6 +20,10 @@ OF_ONE_BATCH = (
     "all ranks compute the same losses and communicate inside backward, as in tensor parallelism "
     "by hand: by what that multiplies their gradients is not known"
 )
+ADDED_UP = (
+    "inside backward, an all-reduce adds up a gradient that is the same on all ranks, as that of "
+    "torch.distributed.nn.functional.all_reduce does: it multiplies what is below it by {:.4g}"
+)
 INSIDE = (
     "the ranks communicate inside backward, without a wrapper: whether they exchange activations "
     "or combine gradients there, and how, is not known"
@@ -67,7 +71,10 @@ def inside_backward(rows: Sequence[StepRecord]) -> str:
         return ""
     losses = {tuple(number(m.loss) for m in row.micro_batches) for row in rows}
     prints = {tuple(number(m.fingerprint) for m in row.micro_batches) for row in rows}
-    return OF_ONE_BATCH if len(losses) == len(prints) == 1 else INSIDE
+    if not len(losses) == len(prints) == 1:
+        return INSIDE
+    factors = [f for row in rows for m in row.micro_batches for f in map(number, m.sums) if f]
+    return ADDED_UP.format(factors[0]) if factors and factors[0] > 1.5 else OF_ONE_BATCH
 
 
 def parts_of(before: Rows, applied: Rows, tolerance: float, factor_of: FactorOf) -> Parts | None:
