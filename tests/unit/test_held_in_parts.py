@@ -98,3 +98,24 @@ def test_equal_copies_that_drift_are_not_called_parts() -> None:
         each.step = 2
     coverage = judged([*steps, facts(*sent)]).coverage["ddp.replica_drift"]
     assert not coverage.startswith("ok: groups")
+
+
+def alone(of_all: float, of_groups: float) -> StepFacts:
+    """Without an exchange: the tokens of a pair alone reach its expert."""
+    records = ranks(of_all, of_groups)
+    for each in records:
+        each.micro_batches[0].collectives, each.before_hooks = 0, False
+    return facts(*records)
+
+
+def test_without_an_exchange_one_divisor_is_right_too() -> None:
+    step = alone(0.25, 0.25)
+    assert step.ledger is not None
+    assert (step.ledger.tokens, step.ledger.balance) == pytest.approx((40, 1))
+    assert accused(judged([step])) == {}
+
+
+def test_without_an_exchange_another_divisor_may_be_meant() -> None:
+    step = alone(0.25, 0.5)
+    assert step.ledger is None
+    assert accused(judged([step])) == {}

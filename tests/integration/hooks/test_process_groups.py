@@ -183,3 +183,29 @@ def test_only_the_model_that_is_in_join_divides_by_the_ranks_that_have_data(
     assert divides_by(joined, windows[0]) is None
     with joined.join(divide_by_initial_world_size=False):
         assert [divides_by(joined, window) for window in windows] == ["active", None]
+
+
+class _Copied(torch.autograd.Function):
+    """What column parallelism does: its backward adds up the gradients of the ranks."""
+
+    @staticmethod
+    def forward(ctx: Any, values: torch.Tensor) -> torch.Tensor:
+        return values.view_as(values)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+        gradient = gradients[0].clone()
+        dist.all_reduce(gradient)
+        return gradient * 3  # after the wait
+
+
+def test_all_reduces_inside_backward_are_sampled_before_and_after(observer: Collectives) -> None:
+    parameter, copied = nn.Parameter(torch.randn(8)), getattr(_Copied, "apply")  # noqa: B009
+    micro_batch = OpenMicroBatch(1)
+    dist.all_reduce(torch.ones(8))  # outside
+    observer.backward_begins(micro_batch, ())
+    (copied(parameter) * torch.arange(1.0, 9.0)).sum().backward()
+    observer.backward_ends(micro_batch, [])
+    dist.all_reduce(torch.ones(8))
+    assert micro_batch.resolve().sums == [1.0]  # one rank: the sum is the value
+    assert micro_batch.collectives == 1

@@ -7,7 +7,12 @@ from typing import NamedTuple
 
 from gradledger_monitor.ingest.schema import StepRecord
 from gradledger_monitor.model import tolerances
-from gradledger_monitor.model.ranks.manual_all_reduce import values_of
+from gradledger_monitor.model.ranks.manual_all_reduce import (
+    RecordsByRank,
+    fit,
+    tolerance_of,
+    values_of,
+)
 from gradledger_monitor.model.ranks.mixtures import (
     Drawn,
     Mixture,
@@ -16,7 +21,7 @@ from gradledger_monitor.model.ranks.mixtures import (
     keep_mean,
     mixture_of,
 )
-from gradledger_monitor.model.ranks.rows import MIN_COORDINATES, Rows, are_equal
+from gradledger_monitor.model.ranks.rows import MIN_COORDINATES, Rows, are_equal, count_combined
 
 
 class Exchange(NamedTuple):
@@ -63,6 +68,28 @@ def exchange_of(records: Mapping[int, StepRecord]) -> Exchange | None:
         drawn_together(before, after),
         copied_from(before, after),
     )
+
+
+def model_average(records: RecordsByRank) -> float | None:
+    """What the ranks made of their models, as a multiple of the average; None if it was not seen.
+
+    Of an outer optimizer: of the changes of their models.
+    """
+    rows = list(records.values())
+    samples = [r.models for r in rows if r.models is not None]
+    if len(samples) < len(rows):
+        return None
+    tolerance = tolerance_of(rows)
+    before, after = values_of(samples)
+    if len({len(values) for values in before + after}) != 1:
+        return None
+    if count_combined(before, after, tolerance) < MIN_COORDINATES:
+        return None
+    unclipped = [1.0] * len(rows)
+    factor = fit(list(records), samples, unclipped, tolerance).factor
+    if factor is None:  # the ranks may send their models in half precision
+        factor = fit(list(records), samples, unclipped, tolerances.SAMPLE_HALF).factor
+    return None if factor is None else factor * len(rows)
 
 
 def _become_equal(before: Rows, after: Rows) -> bool:

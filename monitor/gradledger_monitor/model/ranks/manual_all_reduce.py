@@ -153,8 +153,9 @@ def infer(records: RecordsByRank) -> ManualAllReduce | None:
             result, tolerance = dataclasses.replace(rough, rounded=True), tolerances.SAMPLE_HALF
     if result.unequal and not all(map(_reduces_twice, rows)):
         result = dataclasses.replace(result, unequal=())  # such as a factor for some parameters
-    if result.reason == DIFFERENT and held_in_parts.exchange_activations(rows):
-        result = _by_parts(list(records), samples, clippings, tolerance) or result
+    if result.reason == DIFFERENT:
+        exchange = held_in_parts.exchange_activations(rows)
+        result = _by_parts(list(records), samples, clippings, tolerance, exchange) or result
     if not result.is_known:
         other = held_in_parts.hold_different(r.replica for r in rows)
         if other and result == ManualAllReduce(reason=result.reason):
@@ -211,28 +212,6 @@ def _unknown_after_early(
     if early and not communicates and result == ManualAllReduce(reason=DIFFERENT):
         return dataclasses.replace(result, early=early)
     return result
-
-
-def model_average(records: RecordsByRank) -> float | None:
-    """What the ranks made of their models, as a multiple of the average; None if it was not seen.
-
-    Of an outer optimizer: of the changes of their models.
-    """
-    rows = list(records.values())
-    samples = [r.models for r in rows if r.models is not None]
-    if len(samples) < len(rows):
-        return None
-    tolerance = tolerance_of(rows)
-    before, after = values_of(samples)
-    if len({len(values) for values in before + after}) != 1:
-        return None
-    if count_combined(before, after, tolerance) < MIN_COORDINATES:
-        return None
-    unclipped = [1.0] * len(rows)
-    factor = fit(list(records), samples, unclipped, tolerance).factor
-    if factor is None:  # the ranks may send their models in half precision
-        factor = fit(list(records), samples, unclipped, tolerances.SAMPLE_HALF).factor
-    return None if factor is None else factor * len(rows)
 
 
 def as_averaged(records: RecordsByRank, all_reduce: ManualAllReduce | None) -> RecordsByRank:
@@ -418,9 +397,17 @@ def _by_two_factors(before: Rows, applied: list[float], tolerance: float) -> Man
 
 
 def _by_parts(
-    ranks: list[int], samples: list[Samples], clippings: list[float], tolerance: float
+    ranks: list[int],
+    samples: list[Samples],
+    clippings: list[float],
+    tolerance: float,
+    exchange: bool,
 ) -> ManualAllReduce | None:
-    """What was done to parameters of all ranks and to those that groups hold; None if unproved."""
+    """What was done to parameters of all ranks and to those that groups hold; None if unproved.
+
+    If the ranks do not ``exchange`` activations, the tokens of a group alone make its gradients,
+    which a loop may mean to divide by another number.
+    """
     before, at_step = values_of(samples)
     applied = [[v / c for v in values] for values, c in zip(at_step, clippings, strict=True)]
     parts = held_in_parts.parts_of(
@@ -430,7 +417,9 @@ def _by_parts(
         return None
     groups = tuple(tuple(ranks[i] for i in group) for group in parts.groups)
     if are_equal([parts.of_all, parts.of_groups], tolerance):
-        return ManualAllReduce(factor=parts.of_all, parts=groups)
+        return ManualAllReduce(factor=parts.of_all, parts=groups, partly=not exchange)
+    if not exchange:
+        return None
     counts = (len(ranks), len(groups), len(groups[0]))
     ratio = parts.of_groups / parts.of_all
     by_count = any(abs(ratio / n - 1) <= tolerance for c in counts for n in (c, 1 / c))

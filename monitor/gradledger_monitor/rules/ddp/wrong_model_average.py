@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from gradledger_monitor.model.findings import Doubt, Outcome
 from gradledger_monitor.model.numbers import number
-from gradledger_monitor.model.ranks.manual_all_reduce import model_average
+from gradledger_monitor.model.ranks.exchange import model_average
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.tolerances import WEIGHT_HALF
 from gradledger_monitor.rules.ddp.common import SEVERAL_RANKS
