@@ -41,7 +41,7 @@ from gradledger.observers.losses_out_of_sight.calls import call_of
 if TYPE_CHECKING:
     from gradledger.capture.windows import OpenWindows, OptimizerWindow
 
-MOST_PARTS = 64  # backwards of one micro-batch
+MOST_PARTS = 256  # losses of one micro-batch
 MOST_LEAVES = 64  # of one backward: fast weights of meta-learning are more
 TOLERANCE, TOLERANCE_HALF = 1e-3, 2e-2  # of a norm, relative; in half precision
 SUM_ROUNDING = 1e-6  # of a sum in float32, relative to the norm times the root of the length
@@ -233,7 +233,7 @@ class InnerBackwards(Observer):
             state = self._thread.open = self._thread.open or _Open(
                 number=self._thread.number, is_of_whole=is_whole
             )
-            if len(state.parts) < MOST_PARTS:
+            if sum(len(part.terms) for part in state.parts) < MOST_PARTS:
                 state.add(micro_batch, leaves)
 
     def _join(

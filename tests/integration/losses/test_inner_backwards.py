@@ -244,3 +244,41 @@ def test_a_loss_scaler_scales_the_parts_that_have_a_loss() -> None:
             scaler.update()
             optimizer.zero_grad()
     assert answer(recorded) == ({}, "balanced")
+
+
+def test_more_chunks_than_a_hundred_are_one_micro_batch() -> None:
+    chunks, inputs = 120, torch.randn(240, 8, generator=torch.Generator().manual_seed(1))
+    targets = torch.arange(240) % 5
+    body, head = torch.nn.Linear(8, 8), torch.nn.Linear(8, 5)
+    with recording() as recorded:
+        optimizer = torch.optim.SGD([*body.parameters(), *head.parameters()], lr=0.1)
+        for _ in range(2):
+            hidden = body(inputs)
+            leaf = hidden.detach().requires_grad_()
+            for chunk, labels in zip(leaf.chunk(chunks), targets.chunk(chunks), strict=True):
+                (F.cross_entropy(head(chunk), labels, reduction="sum") / 240).backward()
+            hidden.backward(leaf.grad)
+            optimizer.step()
+            optimizer.zero_grad()
+    for step in recorded.facts():
+        assert step.micro_batches == 1
+        assert step.ledger is not None
+        assert (step.ledger.tokens, step.ledger.balance) == pytest.approx((240, 1))
+
+
+def test_many_backwards_that_pass_gradients_on_leave_later_losses_to_be_searched() -> None:
+    inputs = torch.randn(80, 8, generator=torch.Generator().manual_seed(1))
+    body = torch.nn.Linear(8, 5)
+    with recording() as recorded:
+        optimizer = torch.optim.SGD(body.parameters(), lr=0.1)
+        for _ in range(3):
+            features = body(inputs).detach().requires_grad_()
+            F.cross_entropy(features, torch.arange(80) % 5).backward()
+            assert features.grad is not None
+            for chunk, gradient in zip(inputs.chunk(40), features.grad.chunk(40), strict=True):
+                body(chunk).backward(gradient)
+            optimizer.step()
+            optimizer.zero_grad()
+    for step in recorded.facts():
+        assert step.ledger is not None
+        assert (step.ledger.tokens, step.ledger.balance) == pytest.approx((80, 1))

@@ -30,24 +30,28 @@ class InputGradients:
 
     def __init__(self, windows: OpenWindows) -> None:
         self._windows = windows
-        self._left = FIRST_SEARCHES  # backwards that are still searched
+        self._left = FIRST_SEARCHES  # backwards of losses that are still searched
+        self._left_passing = FIRST_SEARCHES  # and of those that only pass gradients on
         self._times = 0
 
-    def reach(self, graphs: list[Any]) -> tuple[weakref.ref[Any], ...]:
-        """The inputs that the backward of these graphs gives a gradient; none if not searched."""
+    def reach(self, graphs: list[Any], passing: bool = False) -> tuple[weakref.ref[Any], ...]:
+        """The inputs that the backward of these graphs gives a gradient; none if not searched.
+
+        ``passing``: it starts from gradients. Many such may follow each loss, as those of chunks.
+        """
         if self._times < MOST_TIMES and self._may_be_unused():
             self._times += 1
             self._left = max(self._left, SEARCHES_AFTER)
-        if not self._left:
+        if not (self._left_passing if passing else self._left):
             return ()
-        self._left -= 1
+        self._left, self._left_passing = self._left - (not passing), self._left_passing - passing
         leaves = list(_leaves_without_module(graphs))
         if not leaves:
             return ()
         held = {id(p) for window in self._windows for p in window.parameters()}
         reached = tuple(weakref.ref(leaf) for leaf in leaves if id(leaf) not in held)
         if reached:
-            self._left = FIRST_SEARCHES
+            self._left, self._left_passing = FIRST_SEARCHES, FIRST_SEARCHES
         return reached
 
     def _may_be_unused(self) -> bool:

@@ -152,7 +152,8 @@ class LossTerms(Observer):
             self._copy_loss(micro_batch, roots)
             return
         graphs = [graph for graph in map(_graph_of, roots) if graph is not None]
-        micro_batch.input_leaves = self._inputs.reach([graph.node for graph in graphs])
+        nodes = [graph.node for graph in graphs]
+        micro_batch.input_leaves = self._inputs.reach(nodes, micro_batch.has_grad_tensors)
         micro_batch.reaches_input = bool(micro_batch.input_leaves)
         if declared is not None and len(graphs) == 1:
             self._add_declared(micro_batch, graphs[0], declared)
