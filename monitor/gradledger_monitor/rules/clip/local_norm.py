@@ -18,11 +18,8 @@ model.clip_grad_norm_(max_norm)      # of FSDP: the norm of the shards of all ra
 # FSDP2: torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm) sees all shards"""
 
 FIX_BY_HAND = """\
-total = sum((p.grad**2).sum() for p in shard)
-dist.all_reduce(total)                                # over the shards of all ranks
-factor = (max_norm / (total.sqrt() + 1e-6)).clamp(max=1)
-for p in shard:
-    p.grad *= factor"""
+# Add up the squares of the norms of all shards with an all-reduce, and clip each shard by the root
+# of the sum: multiply its gradients by max_norm / norm where that is below 1."""
 
 DIFFER = 0.01  # relative: rounding is far below
 EQUAL = 1e-4  # of the largest value: ranks that copied one gradient differ by rounding alone

@@ -61,10 +61,8 @@ for work in works:                      # before anything reads the gradients
 optimizer.step()                        # on what was all-reduced, and on no copy of it"""
 
 FIX_OF_SHARES = """\
-# before optimizer.step(): every gradient, from all ranks to the one that steps the parameter
-for owner, parameters in enumerate(shares):
-    for parameter in parameters:
-        dist.reduce(parameter.grad, owner)"""
+# Before the step, reduce every gradient over all ranks to the rank whose optimizer holds its
+# parameter, the last bucket, too."""
 
 FIX_BESIDE_SHARDS = """\
 # Only for parameters that are equal on all ranks at first, no shards of larger ones: all-reduce
