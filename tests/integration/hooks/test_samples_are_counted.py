@@ -10,7 +10,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, TensorDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    Sampler,
+    TensorDataset,
+)
 
 from gradledger_monitor.model.batch_size import samples_of
 from gradledger_monitor.model.step_facts import StepFacts
@@ -87,6 +94,56 @@ def test_samples_of_a_flat_target_are_the_loaders(dataset: Dataset[Any], workers
 
 def test_a_stream_is_counted_too() -> None:
     assert [s.samples for s in train(accumulated(DataLoader(Stream(), 8)))] == [16] * 3
+
+
+class Repeating:
+    """Yields the batches of a sampler again and again."""
+
+    def __init__(self, sampler: BatchSampler, **more: int) -> None:
+        self.sampler = sampler
+        self.__dict__.update(more)
+
+    def __iter__(self) -> Iterator[Any]:
+        while True:
+            yield from self.sampler
+
+
+class EpochsOfOneIterator(DataLoader[Any]):
+    """Takes each epoch from one iterator, whose workers live on, as YOLO's and timm's loaders."""
+
+    def __init__(self, dataset: Dataset[Any], more: dict[str, int], **options: Any) -> None:
+        super().__init__(dataset, **options)
+        object.__setattr__(self, "batch_sampler", Repeating(self.batch_sampler, **more))  # type: ignore[arg-type]
+        self.iterator = super().__iter__()
+
+    def __len__(self) -> int:
+        return len(self.batch_sampler.sampler)  # type: ignore[union-attr]
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        return islice(self.iterator, len(self))
+
+
+def repeated(samples: int, k: int, epochs: int, **options: Any) -> Iterator[Drawn]:
+    """Windows of k batches through several epochs of one iterator."""
+    loader = EpochsOfOneIterator(points(samples), options.pop("more", {}), batch_size=8, **options)
+    batches = (batch for _ in range(epochs) for batch in loader)
+    while window := list(islice(batches, k)):
+        yield window
+
+
+def test_a_loader_that_repeats_one_iterator_is_counted_too() -> None:
+    assert [s.samples for s in train(repeated(48, 2, 2, drop_last=True))] == [16] * 6
+    steps = train(repeated(48, 2, 3))
+    assert [s.samples for s in steps] == [16, 16, None] * 3  # the last batch may be short
+
+
+def test_a_short_batch_inside_a_window_of_two_epochs_is_not_guessed() -> None:
+    assert [s.samples for s in train(repeated(44, 4, 2))] == [32, None, None]  # 6 in an epoch
+
+
+def test_a_sampler_that_may_split_its_batches_is_not_counted() -> None:
+    steps = train(repeated(48, 2, 1, drop_last=True, more={"parts": 2}))
+    assert {s.samples for s in steps} == {None}
 
 
 def test_the_last_batch_of_an_epoch_may_be_short_and_is_not_guessed() -> None:

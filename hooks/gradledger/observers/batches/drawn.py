@@ -70,7 +70,8 @@ class DrawnBatches:
         if len(sources) != 1 or not all_known:
             return {}
         counts, drawn, total = sources[0]
-        whole = counts.short_batch != total
+        short = counts.short_batch  # an iterator that repeats the data yields one in each epoch
+        whole = short is None or total // short == (total - drawn) // short
         return {"batches": drawn, "batch_size": counts.batch_size} if whole else {}
 
     def _of_iterators_gone(self, window: OptimizerWindow) -> Counter[int]:
@@ -92,8 +93,7 @@ def _take_drawn(iterator: Any, counts: _Iterator, window: OptimizerWindow) -> tu
 
 def _batch_size(loader: Any) -> int | None:
     """Samples in a batch; None if batches differ, or hold more than the samples of this rank."""
-    sampler = loader.batch_sampler
-    shards = 1
+    sampler, shards = _repeated(loader.batch_sampler), 1
     if type(sampler).__name__ == "BatchSamplerShard":  # Accelerate's
         shards = sampler.num_processes if sampler.split_batches else 1
         sampler = sampler.batch_sampler
@@ -104,9 +104,21 @@ def _batch_size(loader: Any) -> int | None:
 
 def _short_batch(loader: Any) -> int | None:
     """The number of an epoch's last batch, unless it is dropped or the length is not known."""
-    if loader.batch_sampler.drop_last or not hasattr(loader.dataset, "__len__"):
+    if _repeated(loader.batch_sampler).drop_last or not hasattr(loader.dataset, "__len__"):
         return None
     try:
-        return len(loader)
+        return len(loader) or None
     except (TypeError, NotImplementedError):  # a sampler without end has no length
         return None
+
+
+def _repeated(sampler: Any) -> Any:
+    """The batch sampler whose batches a sampler yields unchanged, again and again.
+
+    A class that holds nothing else, as that of YOLO's and timm's loaders, cannot split batches: it
+    would have to hold into how many.
+    """
+    if type(sampler) is BatchSampler:
+        return sampler
+    held = list(getattr(sampler, "__dict__", {}).values())
+    return held[0] if len(held) == 1 and type(held[0]) is BatchSampler else sampler
