@@ -67,6 +67,14 @@ def test_a_loop_that_also_steps_after_one_micro_batch_accumulates_nothing_to_dis
     assert finding_of("loop.discarded_microbatches", *steps) is not None
 
 
+def test_a_step_on_several_micro_batches_shows_that_the_loop_accumulates() -> None:
+    """As after a warm-up of the accumulation, which begins with steps on one micro-batch."""
+    single = [facts(record([term(10, 0.1)], number)) for number in range(1, 5)]
+    lost = record([term(10, 0.1), term(10, 0.05), term(10, 0.05)], 5)
+    lost.micro_batches[1].fresh = True
+    assert finding_of("loop.discarded_microbatches", *single, facts(lost)) is not None
+
+
 def test_equal_targets_that_do_not_depend_on_the_data_are_not_the_same_data_again() -> None:
     """The targets of a contrastive loss are 0, 1, 2, ... in every micro-batch."""
     for targets_are_constant in (True, False):

@@ -54,8 +54,9 @@ class DiscardedMicrobatches(Rule):
     The same data run again (SAM); a backward for the gradient of an input (adversarial training),
     which is looked for in the first 16 backwards, and as long as there is one; the loss or the
     norm was not finite, or the norm of a whole window was measured, so that a guard discarded the
-    gradients (``loop.dropped_windows`` counts those); more than one in eight windows
-    hold a single micro-batch, so the loop does not accumulate; the backward belongs to another
+    gradients (``loop.dropped_windows`` counts those); more than one in eight windows hold a single
+    micro-batch and this one applies a single one, so the loop does not accumulate; the backward
+    belongs to another
     optimizer; the parameters changed before the gradients were zeroed; backwards before the first
     step, which may measure gradients.
 
@@ -82,7 +83,7 @@ class DiscardedMicrobatches(Rule):
         self._single += len(record.micro_batches) == 1
         if not record.micro_batches:
             return not_measured(without_backward(record))
-        accumulates = self._single * FEW_SINGLE <= self._windows
+        accumulates = len(facts.applied) > 1 or self._single * FEW_SINGLE <= self._windows
         if not facts.discarded or not accumulates or _has_nonfinite_norm(record):
             return OK
         if facts.moved_unknown is not None:
