@@ -49,6 +49,18 @@ def test_micro_batches_that_no_step_used_are_reported(norm: float | None) -> Non
     )
 
 
+def test_elements_that_were_discarded_are_those_of_one_loss_if_the_losses_count_differently() -> (
+    None
+):
+    for boxes, text in ((4, "10 elements of the loss with the most elements"), (10, "10 elements")):
+        losses = [term(10, 0.1), term(boxes, 0.1, kind="MseLossBackward0")]
+        lost = record([losses, losses], 2)
+        lost.micro_batches[1].fresh = True
+        finding = finding_of("loop.discarded_microbatches", facts(lost))
+        assert finding is not None
+        assert f" of 1 micro-batch ({text}) were zeroed" in finding.summary
+
+
 def test_a_loop_that_had_a_reason_to_discard_them_is_left_alone() -> None:
     assert discarded_windows(math.inf) is None
     assert discarded_windows(math.nan) is None

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 from gradledger_monitor.ingest.schema import MicroBatch, Term
+from gradledger_monitor.model.losses.names import tokens_by_loss
 from gradledger_monitor.model.objectives import TOGETHER, Objective
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.balance.divisors import outer_constant
@@ -160,6 +161,19 @@ def counted_name(objective: Objective, unit: str) -> str:
 def element_of(micro_batches: Iterable[MicroBatch]) -> str:
     """What the losses of some micro-batches count, in the singular."""
     return _common(term for micro_batch in micro_batches for term in micro_batch.terms)
+
+
+def counted_tokens(micro_batches: Sequence[MicroBatch]) -> tuple[int, str]:
+    """How many tokens some micro-batches hold, as a number and in words.
+
+    If their losses count different numbers, it is those of the loss with the most.
+    """
+    counts = [tokens_by_loss(micro_batch) for micro_batch in micro_batches]
+    tokens = round(sum(max(each.values(), default=0) for each in counts))
+    element = element_of(micro_batches)
+    differ = any(len(set(each.values())) > 1 for each in counts)
+    of_one = f" of the loss with the most {element}s" if differ else ""
+    return tokens, f"{counted(tokens, element)}{of_one}"
 
 
 def _common(terms: Iterable[Term]) -> str:

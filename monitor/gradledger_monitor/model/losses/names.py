@@ -240,8 +240,13 @@ def named(terms: list[Term], task: int, forms: Forms | None = None) -> list[tupl
 
 def tokens_of(micro_batch: MicroBatch) -> float:
     """The tokens of the loss that has the most: a second loss counts the same ones again."""
+    return max(tokens_by_loss(micro_batch).values(), default=0)
+
+
+def tokens_by_loss(micro_batch: MicroBatch) -> dict[str, float]:
+    """The tokens of each loss, without penalties."""
     tokens: dict[str, float] = {}
     for name, _, term in named(micro_batch.terms, 0):
         if not term.penalty:
             tokens[name] = tokens.get(name, 0) + (term.tokens or 0)
-    return max(tokens.values(), default=0)
+    return tokens

@@ -7,14 +7,13 @@ from collections.abc import Mapping
 
 from gradledger_monitor.ingest.schema import MicroBatch, StepRecord
 from gradledger_monitor.model.findings import Outcome
-from gradledger_monitor.model.losses.names import tokens_of
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.unmeasured import without_backward
 from gradledger_monitor.rules.definition import DEFAULTS
 from gradledger_monitor.rules.loop.dropped_windows import guarded
 from gradledger_monitor.rules.number_text import counted
-from gradledger_monitor.rules.objective_names import element_of
+from gradledger_monitor.rules.objective_names import counted_tokens
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_measured
 from gradledger_monitor.rules.state import declare
 
@@ -92,8 +91,7 @@ class DiscardedMicrobatches(Rule):
         lost = [m for m in facts.discarded if _finite(m) and id(m) not in applied]
         if not lost or facts.step == 1:
             return OK
-        tokens = round(sum(map(tokens_of, lost)))
-        held = counted(tokens, element_of(lost))
+        tokens, held = counted_tokens(lost)
         return finding(
             "warning",
             "Accumulated gradients are discarded",

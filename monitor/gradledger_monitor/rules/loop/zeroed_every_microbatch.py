@@ -6,14 +6,13 @@ import math
 from collections.abc import Mapping
 
 from gradledger_monitor.model.findings import Outcome
-from gradledger_monitor.model.losses.names import tokens_of
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.unmeasured import without_backward
 from gradledger_monitor.rules.definition import DEFAULTS
 from gradledger_monitor.rules.loop.dropped_windows import dropped_by_guard
 from gradledger_monitor.rules.number_text import counted
-from gradledger_monitor.rules.objective_names import element_of
+from gradledger_monitor.rules.objective_names import counted_tokens
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_measured
 from gradledger_monitor.rules.state import declare
 
@@ -95,8 +94,7 @@ class ZeroedEveryMicrobatch(Rule):
             return not_measured(facts.moved_unknown)
         if before != total and not _divides_by(total, window):
             return OK
-        tokens = round(sum(map(tokens_of, lost)))
-        held = counted(tokens, element_of(lost))
+        tokens, held = counted_tokens(lost)
         return finding(
             "error",
             "Gradients are zeroed on every micro-batch",
