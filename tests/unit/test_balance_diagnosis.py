@@ -164,6 +164,14 @@ def test_a_divisor_of_unknown_meaning_equals_the_count_by_chance() -> None:
     assert pattern_and_ratio(even(1.0), past) == ("fair", 1.0)
 
 
+def test_means_times_their_counts_may_be_divided_by_a_count_that_is_a_kth_by_chance() -> None:
+    """As by that of the last micro-batch, 28 of 112 tokens."""
+    times_counts = [term(n, 1 / 28) for n in (26, 27, 31, 28)]
+    assert pattern_and_ratio(facts(record(times_counts)))[0] == "pending"
+    means = [term(n, 1 / n) for n in (26, 27, 31, 28)]
+    assert pattern_and_ratio(facts(record(means))) == ("missing", 4.0)
+
+
 def test_a_run_is_not_balanced_because_of_one_window_that_is_so_by_chance() -> None:
     steps = []
     for number, balance in enumerate((0.7, 1.0, 0.71, 1.1, 1.0), 1):

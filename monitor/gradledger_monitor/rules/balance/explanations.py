@@ -468,11 +468,10 @@ def _if_consistent(
 
 
 def _may_be_chance(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> bool:
-    """Whether what divides micro-batches of unequal size is N / K, maybe by chance.
-
-    It may be the number of samples, in two of a few windows: three numbers of tokens show more.
-    """
-    if is_mean(facts, objective):
+    """Whether N / K divides micro-batches of unequal size, in few windows maybe by chance."""
+    # a mean times its count is a sum again
+    totals = objective.ledger.weights_of_micro_batches()
+    if is_mean(facts, objective) and Near(max(totals), 2 * facts.tolerance)(min(totals)):
         return False
     wrong = wrong_windows(past)
     counts = {c.tokens for c in wrong} | {objective.ledger.tokens}
