@@ -83,8 +83,7 @@ class Term:
     weight_size: float | None = None
     class_weight: float | None = None  # sum of the class weights of the tokens, if any
     valid: int | None = None  # of a cross entropy of each token: targets that are not ignored
-    # of a cross entropy with a label smoothing by hand: the positions that the smoothing counts
-    smoothed: int | None = None
+    smoothed: int | None = None  # positions that a label smoothing by hand beside it counts
     undivided: bool | None = None  # no division between the root of backward and this term
     # what each division in between divides by, that nearest to the root first; 0: it is not read
     divisors: list[float] = field(default_factory=list)
@@ -119,7 +118,6 @@ class MicroBatch:
     scaler: int = 1  # which GradScaler that is: see ``Scaler.ordinal``
     terms: list[Term] = field(default_factory=list)
     collectives: int | None = None  # collectives that ran inside this backward
-    sums: list[float] = field(default_factory=list)  # see ``sum_factor`` of ``capture/open_parts``
     backward_ms: float | None = None
     fresh: bool | None = None  # the gradients were absent or zero before it
     claimed: bool = False  # another optimizer has already stepped on this backward
@@ -133,6 +131,7 @@ class MicroBatch:
     relayed: bool = False  # it started from gradients that were passed in, and reached no loss
     reaches_input: bool = False  # it gave a gradient to a leaf that is no parameter
     rescaled: float | None = None  # the factor on the gradients between the last backward and it
+    sums: list[float] = field(default_factory=list)  # see ``sum_factor`` of ``capture/open_parts``
     fingerprint: float | None = None  # of the loss targets; equal for equal data
     constant_target: bool | None = None  # constant or consecutive numbers as targets
     consecutive_target: bool = False  # of the two, consecutive: the targets of a contrastive loss
@@ -349,10 +348,8 @@ class StepRecord:
     # the samples after the last backward are from before hooks that may combine the gradients: a
     # comm hook of DDP, or hooks of the parameters
     before_hooks: bool = False
-    # and these are the sums of what this rank's backwards added, without those of other ranks
-    own_sums: bool = False
-    # of a model of which this optimizer holds a share: see ``observers/ranks/shares.py``
-    shares: Samples | None = None
+    own_sums: bool = False  # sums of what this rank's backwards added, without other ranks'
+    shares: Samples | None = None  # of the model that is shared out: ``observers/ranks/shares.py``
     shared_model: float | None = None  # fingerprint of its parameters there
     # if these change: sampled parameters after the last step and before this one; of an outer
     # optimizer, which steps on the changes of a model: the change on this rank, and its gradient

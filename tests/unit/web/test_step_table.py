@@ -55,7 +55,7 @@ def test_a_fair_step_is_balanced() -> None:
 
 
 def test_equal_weights_with_a_wrong_sum_are_reported() -> None:
-    doubled = fair_step(1)
+    doubled = fair_step(1, tokens=(20, 20))
     doubled.post_factor = 2.0
     assert summary(facts(doubled)).sentence == (
         "All tokens of this step have equal weight, but their sum is wrong: "

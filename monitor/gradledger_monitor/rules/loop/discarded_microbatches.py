@@ -55,9 +55,8 @@ class DiscardedMicrobatches(Rule):
     norm was not finite, or the norm of a whole window was measured, so that a guard discarded the
     gradients (``loop.dropped_windows`` counts those); more than one in eight windows hold a single
     micro-batch and this one applies a single one, so the loop does not accumulate; the backward
-    belongs to another
-    optimizer; the parameters changed before the gradients were zeroed; backwards before the first
-    step, which may measure gradients.
+    belongs to another optimizer; the parameters changed before the gradients were zeroed;
+    backwards before the first step, which may measure gradients.
 
     **Incidents**
 
