@@ -280,4 +280,6 @@ def _is_parameter(leaf: Any) -> bool:
 
 
 def _is_dense(tensor: Any) -> bool:
-    return is_plain(tensor) and tensor.layout is torch.strided and not tensor.is_nested
+    """Also, whether it has memory: FSDP frees that of whole parameters after their use."""
+    strided = is_plain(tensor) and tensor.layout is torch.strided and not tensor.is_nested
+    return strided and tensor.untyped_storage().nbytes() > 0
