@@ -90,6 +90,7 @@ class _Share:
     copies: _Coordinates | None = None  # these alone, if they are copies
     copied: _Coordinates | None = None  # and those of the model
     before: Deferred | None = None  # gradients of these when the backward began
+    after: Deferred | None = None  # and when it had ended
 
 
 class Shares(Observer):
@@ -144,7 +145,7 @@ class Shares(Observer):
             share = self._shares.get(window)
             if window in reached or share is None or share.copied is None:
                 continue
-            after = share.copied.gradients()
+            share.after = after = share.copied.gradients()
             if after is not None:
                 fresh = True if share.before is None else None
                 counted = CountedMicroBatch(micro_batch, fresh, share.before, sample_after=after)
@@ -162,7 +163,9 @@ class Shares(Observer):
         if share is None or step.update is not None:
             return
         applied, values = share.coordinates.gradients(), self._coordinates.values()
-        if share.copies is not None and step.adopted:
+        # else copies of whole parameters were sampled, at other coordinates
+        sampled = step.micro_batches[-1].sample_after
+        if share.copies is not None and sampled is not None and sampled is share.after:
             self._applied = share.copies.gradients()
         alone = world_size() == 1 or "wrapper" in step.fields
         if applied is not None and values is not None and not alone:
