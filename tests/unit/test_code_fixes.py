@@ -253,6 +253,8 @@ def test_a_second_division_in_a_statement_is_removed() -> None:
         "loss = loss / K\nloss = loss / K\nloss.backward()",
         "if x:\n    loss = loss / K\nloss.backward()",
         "loss = loss / f(x)\nx = 1\nloss.backward()",
+        "loss = total / K\nloss = loss / count\nloss.backward()",
+        "loss = total / K\n(loss / count).backward()\nx = 1",
     ):
         assert is_generic(fix_of(one, uncertain)), uncertain
 
@@ -277,6 +279,9 @@ def test_gradients_are_zeroed_where_the_optimizer_steps() -> None:
         ZEROED_EACH.replace("opt.step()", "opt.step(closure)"),
         ZEROED_EACH.replace("if (i + 1) % 4 == 0:\n        ", ""),
         f"{ZEROED_EACH}\nif tail:\n    opt.step()",
+        # below a guard, or in one of two branches
+        ZEROED_EACH.replace("    opt.step()", "    if isfinite(norm):\n            opt.step()"),
+        ZEROED_EACH.replace("if (i + 1) % 4 == 0:", "if scaler:\n        pass\n    else:"),
     ):
         assert is_generic(fix_of(fix, uncertain)), uncertain
     assert is_generic(fix_of(fix, ZEROED_EACH, others=1))
@@ -291,38 +296,3 @@ def test_the_schedule_is_stepped_where_the_optimizer_steps() -> None:
     after = f"{each.replace('    scheduler.step()' + chr(10), '')}\n        scheduler.step()"
     assert changed(fix, each) == after
     assert is_generic(fix_of(fix, each, severity="info"))  # it may be planned in micro-batches
-
-
-STEPPED_EACH = """\
-for i, x in enumerate(loader):
-    (loss(x) / 4).backward()
-    clip_grad_norm_(p, 1.0)
-    opt.step()
-    scheduler.step()
-    opt.zero_grad()
-    log(x)"""
-
-
-def test_the_calls_of_a_step_run_once_in_a_window() -> None:
-    fix = step_every_microbatch.FIX
-    after = changed(fix, STEPPED_EACH).splitlines()
-    assert after[2:8] == [
-        "    if (i + 1) % 4 == 0:",
-        "        clip_grad_norm_(p, 1.0)",
-        "        opt.step()",
-        "        scheduler.step()",
-        "        opt.zero_grad()",
-        "    log(x)",
-    ]
-    for uncertain in (
-        STEPPED_EACH.replace("enumerate(loader)", "enumerate(loader, 1)"),
-        STEPPED_EACH.replace("i, x in enumerate(loader)", "x in loader"),
-        STEPPED_EACH.replace("    scheduler", "    log(x)\n    scheduler"),
-        STEPPED_EACH.replace("    opt.zero", "    if x:\n        opt.zero"),
-        STEPPED_EACH.replace("    opt.zero_grad()\n", ""),
-        STEPPED_EACH.replace("    (loss", "    opt.zero_grad()\n    (loss"),
-        STEPPED_EACH.replace("    (loss(x) / 4).backward()", "    if x:\n        loss.backward()"),
-    ):
-        assert uncertain != STEPPED_EACH
-        assert is_generic(fix_of(fix, uncertain)), uncertain
-    assert is_generic(fix_of(fix, STEPPED_EACH, others=1))

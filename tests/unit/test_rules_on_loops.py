@@ -613,7 +613,9 @@ def test_windows_that_are_dropped_without_a_reason_are_information() -> None:
     assert guarded(60, 2, value=3.0, moved=True) is None  # the loop updates by itself in between
 
 
-def limited(steps: int, every: int, *, length: int = 2, clipped: bool = True) -> set[str]:
+def limited(
+    steps: int, every: int, *, length: int = 2, clipped: bool = True, norm: float = 5.0
+) -> set[str]:
     """Rules that report a guard on the norm, which drops the window before each ``every``-th."""
     windows = []
     for number in range(1, steps + 1):
@@ -622,8 +624,9 @@ def limited(steps: int, every: int, *, length: int = 2, clipped: bool = True) ->
         if dropped:
             sent.micro_batches[dropped].fresh = True
         if clipped:
-            ends = {dropped, len(sent.micro_batches)} - {0}
-            sent.events = [Event("clip_norm", end, norm=3.0) for end in sorted(ends)]
+            at_step = len(sent.micro_batches)
+            norms = {dropped: norm, at_step: 3.0} if dropped else {at_step: 3.0}
+            sent.events = [Event("clip_norm", end, norm=each) for end, each in norms.items()]
         windows.append(facts(sent))
     named = [f for f in judged(windows).findings if f.rule.startswith("loop.d")]
     assert all(f.severity == "warning" for f in named)
@@ -633,6 +636,7 @@ def limited(steps: int, every: int, *, length: int = 2, clipped: bool = True) ->
 def test_windows_whose_norm_was_measured_are_dropped_by_a_guard() -> None:
     assert limited(60, 2) == {"loop.dropped_windows"}
     assert limited(60, 10) == set()
+    assert limited(60, 2, norm=2.0) == {"loop.discarded_microbatches"}  # not by a limit
     assert limited(60, 10, clipped=False) == {"loop.discarded_microbatches"}
     assert limited(60, 10, length=1) == {"loop.discarded_microbatches"}  # as an epoch's tail
 

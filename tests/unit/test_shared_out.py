@@ -72,7 +72,7 @@ def test_each_share_on_the_gradients_of_its_holder_loses_those_of_the_others() -
 def test_some_parameters_left_out_of_the_reduction_are_named() -> None:
     applied = [*summed(0.5)[:4], *GRADIENTS[1][4:]]
     reported = finding([step(applied)], "ddp.replica_drift")
-    assert "50% of the sampled coordinates are stepped on" in reported.summary
+    assert "50.0% of the sampled coordinates are stepped on" in reported.summary
 
 
 def test_models_that_differ_are_not_shared_out() -> None:

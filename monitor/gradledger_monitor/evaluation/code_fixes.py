@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Any
@@ -21,7 +21,6 @@ from gradledger_monitor.rules.clip import after_step
 from gradledger_monitor.rules.loop import (
     double_step,
     grads_not_zeroed,
-    step_every_microbatch,
     zeroed_before_step,
     zeroed_every_microbatch,
 )
@@ -31,12 +30,8 @@ from gradledger_monitor.rules.scheduler import step_every_microbatch as schedule
 
 _BACKWARDS: tuple[CodeRole, ...] = ("backward", "scaled_backward")
 _ACCUMULATE = re.compile(r" *with ([A-Za-z_][\w.]*)\.accumulate\(")
-_LOOP = re.compile(r" *for .*:")
-# The calls of a step, from its preparation to its end.
-_OF_STEP: tuple[CodeRole, ...] = (
-    *("unscale", "clip_norm", "clip_value", "scaler_step", "step", "update", "schedule"),
-    "zero_grad",
-)
+_CONDITION = re.compile(r"( *)if .*:")
+_LOOP = re.compile(r"( *)(?:for|while) .*:")
 
 
 @dataclass(frozen=True)
@@ -159,7 +154,7 @@ def _undivided(line: str, loss: ast.expr, script: Script) -> str | None:
     inner = loss if scaled is None else scaled
     if not isinstance(inner, ast.BinOp) or not isinstance(inner.op, ast.Div):
         return None
-    if not isinstance(inner.left, ast.Name):
+    if not isinstance(inner.left, ast.Name) or not _is_window_length(inner.right, script):
         return None
     if scaled is None and _is_method(line, loss):
         return f"{inner.left.id}{line[line.rindex('.backward') :]}"
@@ -201,9 +196,29 @@ def _divides(statement: ast.stmt | None, loss: ast.expr, script: Script) -> bool
     else:
         return False
     is_loss = isinstance(loss, ast.Name) and left == ast.unparse(target) == loss.id
+    return is_loss and _is_window_length(divisor, script)
+
+
+def _is_window_length(divisor: ast.expr, script: Script) -> bool:
+    """Whether a divisor is K: that number, or a name if nothing known is divided by another."""
     if isinstance(divisor, ast.Constant):
-        return is_loss and divisor.value == script.evidence.get("micro_batches")
-    return is_loss and _is_name(divisor)
+        return divisor.value == script.evidence.get("micro_batches")
+    others = set()
+    for number, text in script.lines.text.items():
+        statement = script.lines.statement(number)
+        if statement is not None:
+            others |= {ast.unparse(each) for each in _divisors(statement)}
+        elif "/" in text.partition("#")[0]:
+            others.add(text)
+    return _is_name(divisor) and others == {ast.unparse(divisor)}
+
+
+def _divisors(statement: ast.stmt) -> Iterator[ast.expr]:
+    for node in ast.walk(statement):
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
+            yield node.right
+        elif isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Div):
+            yield node.value
 
 
 def _scaled(loss: ast.expr) -> ast.expr | None:
@@ -363,8 +378,11 @@ def _scheduled_with_step(script: Script) -> Change | None:
 
 
 def _moved_behind_step(script: Script, role: CodeRole) -> Change | None:
-    """What one statement does in each micro-batch is done after the step, which is in another
-    block: a condition, or the loop over windows."""
+    """What one statement does in each micro-batch is done after the step.
+
+    The step is below a condition in the block of the statement, or the statement in a loop in the
+    block of the step. Below two conditions, one may be a guard that leaves steps out.
+    """
     moving, step = script.only(role), script.only("step")
     if moving is None or step is None or moving.via or step.via or not script.is_only:
         return None
@@ -378,7 +396,13 @@ def _moved_behind_step(script: Script, role: CodeRole) -> Change | None:
         return None
     text = script.lines.text
     indents = {line: len(text[line]) - len(text[line].lstrip()) for line in (first, last)}
-    if indents[first] == indents[last] or not _has_neighbour(script, moving.line):
+    is_below = indents[step.line] > indents[moving.line]
+    above = script.lines.header(step.line, _CONDITION) if is_below else None
+    if not is_below:
+        above = script.lines.header(moving.line, _LOOP)
+    if above is None or len(above.group(1)) != min(indents.values()):
+        return None
+    if not _has_neighbour(script, moving.line):
         return None
     moved = f"{text[step.line][: indents[step.line]]}{text[moving.line].strip()}"
     lines = script.lines.between(first, last)
@@ -400,56 +424,6 @@ def _has_neighbour(script: Script, number: int) -> bool:
         if line and (inner == indent or (way < 0 and inner > indent)):
             return True
     return False
-
-
-def _stepped_once_in_window(script: Script) -> Change | None:
-    """The calls of the step move below ``if (i + 1) % 4 == 0``, in the body of their loop.
-
-    Nothing else is between them, they end with ``zero_grad``, and the loop counts its batches.
-    """
-    calls = {c.line: c for c in script.located if c.role in _OF_STEP}
-    step, zeroed, backward = script.only("step"), script.only("zero_grad"), script.only(*_BACKWARDS)
-    k = script.evidence.get("intended_micro_batches")
-    if step is None or zeroed is None or backward is None or not script.is_only:
-        return None
-    first, last = min(calls), max(calls)
-    if any(c.via or c.function != step.function for c in (backward, *calls.values())):
-        return None
-    if not (backward.line < first <= step.line < zeroed.line == last) or not isinstance(k, int):
-        return None
-    lines = script.lines.text
-    if _stepped(script, step) is None or not script.lines.is_block(first, last):
-        return None
-    if not script.lines.is_block(backward.line, last):
-        return None
-    indent = len(lines[first]) - len(lines[first].lstrip())
-    for number in range(first, last + 1):
-        is_even = len(lines[number]) - len(lines[number].lstrip()) == indent
-        if number not in calls or not is_even or script.lines.statement(number) is None:
-            return None
-    header = script.lines.header(first, _LOOP)
-    index = None if header is None else _index(header.group())
-    if index is None:
-        return None
-    before = script.lines.between(first, last)
-    condition = f"{before[0][:indent]}if ({index} + 1) % {k} == 0:"
-    unit = indent - (len(header.group()) - len(header.group().lstrip())) if header else 4
-    return Change(first, before, [condition, *(f"{' ' * unit}{line}" for line in before)])
-
-
-def _index(header: str) -> str | None:
-    """``i`` of ``for i, batch in enumerate(loader):``."""
-    try:
-        (loop,) = ast.parse(f"{header.strip()} pass").body
-    except (SyntaxError, ValueError):
-        return None
-    if not isinstance(loop, ast.For) or not isinstance(loop.iter, ast.Call):
-        return None
-    calls = ast.unparse(loop.iter.func) == "enumerate"
-    if not calls or len(loop.iter.args) != 1 or loop.iter.keywords:
-        return None
-    names = loop.target.elts if isinstance(loop.target, ast.Tuple) else []
-    return names[0].id if len(names) == 2 and isinstance(names[0], ast.Name) else None
 
 
 @dataclass(frozen=True)
@@ -485,6 +459,5 @@ _CHANGES: dict[str, Pattern] = {
     after_step.FIX_VALUES: _BEFORE_STEP,
     zeroed_before_step.FIX: Pattern(_zeroed_after_and_not_before, ("zero_grad", "step"), False),
     zeroed_every_microbatch.FIX: Pattern(_zeroed_with_step, ("zero_grad", "step"), False),
-    step_every_microbatch.FIX: Pattern(_stepped_once_in_window, _OF_STEP, False),
     scheduled_every_microbatch.FIX: Pattern(_scheduled_with_step, ("schedule", "step"), False),
 }

@@ -53,7 +53,6 @@ CHANGED = {
     "reduction/divided_twice": "+        loss.backward()",
     "loop/never_zeroed": "+    optimizer.zero_grad()",
     "loop/stepped_twice": "-    optimizer.step()",
-    "loop/steps_each": "+    if (i + 1) % 4 == 0:",
     "loop/zeroed_before": "+    optimizer.step()",
     "loop/zeroed_each": "+        optimizer.zero_grad()",
     "reduction/divided_in_a_statement": "-        loss = loss / K",

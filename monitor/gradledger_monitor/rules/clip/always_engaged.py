@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Mapping
 
@@ -66,7 +67,9 @@ class AlwaysEngaged(Rule):
 
     def evaluate(self, window: Window) -> Outcome:
         """The share of clips with a coefficient below 1."""
-        clips = window.facts.own_calls("clip_norm")
+        begun = window.facts.applied_from
+        calls = window.facts.own_calls("clip_norm")
+        clips = [call for call in calls if call.after > begun and not _only_measures(call)]
         if not clips:
             return not_applicable("the loop does not clip by norm")
         if {clip.after for clip in clips} != {len(window.facts.record.micro_batches)}:
@@ -89,6 +92,11 @@ class AlwaysEngaged(Rule):
             limit=last,
             norm=number(clips[-1].norm),
         )
+
+
+def _only_measures(clip: Event) -> bool:
+    limit = number(clip.limit)
+    return limit is not None and math.isinf(limit)
 
 
 def _scales_down(clip: Event, facts: StepFacts) -> bool:

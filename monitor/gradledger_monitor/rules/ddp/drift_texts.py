@@ -9,7 +9,7 @@ from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.ddp.common import finite_values
 from gradledger_monitor.rules.ddp.groups_apart import shown
 from gradledger_monitor.rules.ddp.replicas import SAME, Replicas, differ_by
-from gradledger_monitor.rules.number_text import counted, significant
+from gradledger_monitor.rules.number_text import counted, percent, significant
 from gradledger_monitor.rules.rule import finding
 
 APART = "The replicas differ between the ranks"
@@ -152,9 +152,9 @@ def of_owners(share_of: float, ranks: int) -> Outcome:
         "error",
         "Some parameters are stepped on the gradients of one rank alone",
         f"The optimizers of the {ranks} ranks share out the parameters. The ranks combine the "
-        f"gradients of some of them, but {share_of:.0%} of the sampled coordinates are stepped on "
-        "the gradients that the rank which holds them computed itself. What the other ranks "
-        "computed for these has no effect.",
+        f"gradients of some of them, but {percent(share_of)} of the sampled coordinates are "
+        "stepped on the gradients that the rank which holds them computed itself. What the other "
+        "ranks computed for these has no effect.",
         FIX_OF_SHARES,
         share=round(share_of, 4),
         ranks=ranks,

@@ -11,7 +11,7 @@ from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.unmeasured import without_backward
 from gradledger_monitor.rules.definition import DEFAULTS
-from gradledger_monitor.rules.loop.dropped_windows import guarded
+from gradledger_monitor.rules.loop.dropped_windows import drops_smaller, guarded
 from gradledger_monitor.rules.number_text import counted
 from gradledger_monitor.rules.objective_names import counted_tokens
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_measured
@@ -51,12 +51,12 @@ class DiscardedMicrobatches(Rule):
     **When it is silent**
 
     The same data run again (SAM); a backward for the gradient of an input (adversarial training),
-    which is looked for in the first 16 backwards, and as long as there is one; the loss or the
-    norm was not finite, or the norm of a whole window was measured, so that a guard discarded the
-    gradients (``loop.dropped_windows`` counts those); more than one in eight windows hold a single
-    micro-batch and this one applies a single one, so the loop does not accumulate; the backward
-    belongs to another optimizer; the parameters changed before the gradients were zeroed;
-    backwards before the first step, which may measure gradients.
+    which is looked for in the first 16 backwards, and as long as there is one; the loss or the norm
+    was not finite, or all whole windows that were discarded had larger norms than the step, so that
+    a guard discarded the gradients (``loop.dropped_windows`` counts those); more than one in eight
+    windows hold a single micro-batch and this one applies a single one, so the loop does not
+    accumulate; the backward belongs to another optimizer; the parameters changed before the
+    gradients were zeroed; backwards before the first step, which may measure gradients.
 
     **Incidents**
 
@@ -66,12 +66,13 @@ class DiscardedMicrobatches(Rule):
     points_at = ("zero_grad", "backward", "step")
     single_calls = ("zero_grad",)  # as at the start of each epoch
 
-    state = declare(_windows=int, _single=int)
+    state = declare(_windows=int, _single=int, _smaller=bool)
 
     def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
         super().__init__(thresholds)
         self._windows = 0
         self._single = 0  # of these, that held one micro-batch
+        self._smaller = False  # a window was dropped whose norm is below that of the step
 
     def evaluate(self, window: Window) -> Outcome:
         """Micro-batches that were zeroed inside the window."""
@@ -79,6 +80,7 @@ class DiscardedMicrobatches(Rule):
         record = facts.record
         self._windows += 1
         self._single += len(record.micro_batches) == 1
+        self._smaller |= drops_smaller(facts)
         if not record.micro_batches:
             return not_measured(without_backward(record))
         accumulates = len(facts.applied) > 1 or self._single * FEW_SINGLE <= self._windows
@@ -86,7 +88,9 @@ class DiscardedMicrobatches(Rule):
             return OK
         if facts.moved_unknown is not None:
             return not_measured(facts.moved_unknown)
-        applied = _applied_unseen(record) | set(map(id, guarded(facts)))
+        applied = _applied_unseen(record)
+        if not self._smaller:
+            applied |= set(map(id, guarded(facts)))
         lost = [m for m in facts.discarded if _finite(m) and id(m) not in applied]
         if not lost or facts.step == 1:
             return OK

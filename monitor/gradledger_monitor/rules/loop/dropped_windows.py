@@ -25,7 +25,15 @@ if not torch.isfinite(loss):
     dropped += 1                     # count and report what the guard leaves out
     print(f"dropped {dropped} of {step} windows: batch {batch_index}, loss {loss.item()}")"""
 
-MEASURED = "Their norms were measured before: a guard with a limit of the norm does this."
+FIX_LIMIT = """\
+if norm > limit:
+    dropped += 1                     # count and report what the guard leaves out
+    print(f"dropped {dropped} of {step} windows: batch {batch_index}, norm {norm.item()}")"""
+
+MEASURED = (
+    "Their norms were measured before, and are larger than those of the steps that followed: a "
+    "guard with a limit of the norm does this."
+)
 NOT_MEASURED = (
     "A guard in the loop may drop them, or they serve to measure, or to correct other gradients."
 )
@@ -42,10 +50,11 @@ class DroppedWindows(Rule):
     1,000 spans. Under a loss scale, which settles in the first windows, only 100 count.
 
     Windows of one micro-batch with finite losses and norms that are zeroed, from 10 and 20% on, are
-    information, because the reason is not known. Whole windows of several whose norm was measured
-    are a warning: a guard with a limit of the norm. A guard that leaves out the backward is
-    information, too: of the batches that the last 100 windows drew from the only training
-    DataLoader, as many were followed by no backward, in at least 3 windows.
+    information, because the reason is not known. Whole windows of several whose norm was measured,
+    and is larger than that of the step that followed, are a warning: a guard with a limit of the
+    norm. A guard that leaves out the backward is information, too: of the batches that the last 100
+    windows drew from the only training DataLoader, as many were followed by no backward, in at
+    least 3 windows.
 
     **Why it matters**
 
@@ -60,12 +69,12 @@ class DroppedWindows(Rule):
 
     **When it is silent**
 
-    A guard that drops windows now and then; windows with finite losses of a loop that accumulates,
-    and measures no norm (``loop.discarded_microbatches`` reports them), or that drops some before
-    each step; windows
-    whose data runs again, or on which another optimizer steps; windows that a ``GradScaler`` skips
-    (another rule); batches that are left out before the first step (a resumed epoch), in a loop
-    that always draws several for one backward, or from one of several loaders.
+    A guard that drops windows now and then; windows of a loop that drops some before each step;
+    windows of several micro-batches with finite losses and no larger norm
+    (``loop.discarded_microbatches`` reports them); windows whose data runs again, or on which
+    another optimizer steps; windows that a ``GradScaler`` skips (another rule); batches that are
+    left out before the first step (a resumed epoch), in a loop that always draws several for one
+    backward, or from one of several loaders.
 
     **Incidents**
 
@@ -85,6 +94,8 @@ class DroppedWindows(Rule):
         _dropped=int,
         _finite=deque[bool],
         _finite_dropped=int,
+        _accumulates=bool,
+        _smaller=bool,
         _drawn=deque[tuple[int, int]],
     )
 
@@ -92,9 +103,11 @@ class DroppedWindows(Rule):
         super().__init__(thresholds)
         self._last: deque[bool] = deque(maxlen=self.recent)  # whether each was dropped
         self._dropped = 0  # number of those that were
-        # the same of windows of one micro-batch whose losses and norms were finite
+        # the same of windows whose losses and norms were finite, all of one micro-batch or of more
         self._finite: deque[bool] = deque(maxlen=self.recent)
         self._finite_dropped = 0
+        self._accumulates = False
+        self._smaller = False  # a norm was below that of the step: no limit dropped it
         # batches that each of the last windows drew, and its backwards
         self._drawn: deque[tuple[int, int]] = deque(maxlen=self.recent)
 
@@ -106,9 +119,7 @@ class DroppedWindows(Rule):
         for _ in range(dropped_by_guard(facts)):
             self._dropped += push(self._last, True)
         self._dropped += push(self._last, False)
-        for _ in range(_dropped_finite(facts)):
-            self._finite_dropped += push(self._finite, True)
-        self._finite_dropped += push(self._finite, False)
+        self._count_finite(facts)
         left_out = self._without_backward(facts)
         if not self._are_many(self._dropped, len(self._last)):
             return self._of_finite(facts) or left_out or self._of_few(facts) or OK
@@ -121,6 +132,16 @@ class DroppedWindows(Rule):
             dropped=self._dropped,
             of=len(self._last),
         )
+
+    def _count_finite(self, facts: StepFacts) -> None:
+        if self._accumulates != (facts.micro_batches > 1):
+            self._accumulates = not self._accumulates
+            self._finite.clear()
+            self._finite_dropped = 0
+        self._smaller |= drops_smaller(facts)
+        for _ in range(_dropped_finite(facts)):
+            self._finite_dropped += push(self._finite, True)
+        self._finite_dropped += push(self._finite, False)
 
     def _are_many(self, dropped: int, windows: int) -> bool:
         return dropped >= self.many and dropped > self.share * windows
@@ -152,14 +173,16 @@ class DroppedWindows(Rule):
             return None
         if all(one or next_one for one, next_one in pairwise(self._finite)):
             return None  # before each step: the loop is made so, and no guard lets any pass
-        measured = facts.micro_batches > 1
+        measured = self._accumulates
+        if measured and self._smaller:
+            return None
         may = MEASURED if measured else NOT_MEASURED
         return finding(
             "warning" if measured else "info",
             "Many windows are zeroed without a step",
             f"The gradients of {self._finite_dropped} of the last {len(self._finite)} windows were "
             f"zeroed, and no optimizer stepped on them. Their losses were finite. {may}",
-            FIX,
+            FIX_LIMIT if measured else FIX,
             dropped=self._finite_dropped,
             of=len(self._finite),
         )
@@ -203,8 +226,8 @@ def dropped_by_guard(facts: StepFacts) -> int:
 def _dropped_finite(facts: StepFacts) -> int:
     """Windows as long as the last one that were zeroed before any optimizer stepped on them.
 
-    The parameters did not change in between, and neither losses nor norms show a reason. Of several
-    micro-batches, those whose norm was measured at their end.
+    The parameters did not change in between, and the losses show no reason. Of several
+    micro-batches, those that a limit of the norm explains (``guarded``).
     """
     record = facts.record
     if not facts.discarded or facts.step == 1 or facts.moved_unknown is not None:
@@ -215,31 +238,52 @@ def _dropped_finite(facts: StepFacts) -> int:
     if any(m.parameters_changed for m in zeroed) or any(j - i != length for i, j in spans):
         return 0
     discarded = {id(each) for each in facts.discarded}
-    spans = [(i, j) for i, j in spans if length == 1 or _is_clipped_at(facts, j)]
+    spans = [(i, j) for i, j in spans if length == 1 or _is_larger(facts, j)]
     return sum(id(zeroed[i]) in discarded and not _is_nonfinite(facts, i, j) for i, j in spans)
 
 
 def guarded(facts: StepFacts) -> Iterator[MicroBatch]:
-    """Micro-batches of windows that were prepared for a step, and zeroed without one.
+    """Micro-batches of windows that were prepared for a step, and that a limit of the norm dropped.
 
     A clip measured the norm after the last of as many as the step applies: the loop had come to
-    its step, so that a guard on the norm left it out, and not the end of an epoch.
+    its step, and not to the end of an epoch. Their norm is larger than that of the step, as all
+    that a limit drops have: see ``drops_smaller``.
     """
+    for begin, end in _prepared(facts):
+        if _is_larger(facts, end):
+            yield from facts.record.micro_batches[begin:end]
+
+
+def drops_smaller(facts: StepFacts) -> bool:
+    """Whether a window of a smaller norm than that of the step was dropped, so by no limit."""
+    return any(not _is_larger(facts, end) for _, end in _prepared(facts))
+
+
+def _prepared(facts: StepFacts) -> Iterator[tuple[int, int]]:
+    """Windows of several micro-batches, as many as the step applies, whose norm was measured."""
     record, applied = facts.record, facts.applied_from
     length = len(record.micro_batches) - applied
     for begin, end in _spans(record.micro_batches[:applied]):
-        if end - begin == length > 1 and _is_clipped_at(facts, end):
-            yield from record.micro_batches[begin:end]
+        if end - begin == length > 1 and _measured(facts, end) is not None:
+            yield begin, end
 
 
-def _is_clipped_at(facts: StepFacts, end: int) -> bool:
-    return any(e.op == "clip_norm" and e.after == end for e in facts.record.events)
+def _is_larger(facts: StepFacts, end: int) -> bool:
+    """Whether the norm that a clip measured there is larger than that before the step."""
+    dropped, stepped = _measured(facts, end), _measured(facts, len(facts.record.micro_batches))
+    return dropped is not None and stepped is not None and dropped > stepped
+
+
+def _measured(facts: StepFacts, end: int) -> float | None:
+    norms = [number(e.norm) for e in facts.record.events if e.op == "clip_norm" and e.after == end]
+    return norms[0] if norms else None
 
 
 def _spans(micro_batches: list[MicroBatch]) -> Iterator[tuple[int, int]]:
     """Begin and end of each run of micro-batches whose gradients accumulate."""
     begins = [i for i, m in enumerate(micro_batches) if m.fresh or not i]
-    return zip(begins, [*begins[1:], len(micro_batches)], strict=True)
+    ends = [*begins[1:], len(micro_batches)] if begins else []
+    return zip(begins, ends, strict=True)
 
 
 def _is_nonfinite(facts: StepFacts, begin: int, end: int) -> bool:

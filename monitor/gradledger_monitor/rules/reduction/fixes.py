@@ -14,9 +14,9 @@ from gradledger_monitor.model.step_facts import RunInfo, StepFacts
 from gradledger_monitor.rules.framework_fixes import framework
 from gradledger_monitor.rules.objective_names import element_name
 
+PROVED_UNDER_DDP = ("accelerate", "transformers")
 # Who calls backward, and which divisions follow: of DDP and FSDP (ranks), of a framework (K), of a
 # pipeline's schedule (K).
-PROVED_UNDER_DDP = ("accelerate", "transformers")
 Loop = Literal["plain", "ranks", "pipeline", "accelerate", "transformers", "lightning", "unproved"]
 
 TOKEN_MEAN: dict[Loop, str] = {

@@ -18,6 +18,8 @@ from gradledger_monitor.rules.state import declare
 PAST_THE_END = 1.25
 
 STAYS = 8  # steps at one rate, after which a schedule may have ended
+LONGEST = 1.25  # of the (K - 1) times as many steps: a training that goes on for longer
+SEVERAL = 3  # steps in a row with several of the schedule
 LOW = 0.5  # of the highest rate: a warm-up stays at the highest
 OTHERS = 2  # windows before in which it moved less often: that in which the schedule ended
 
@@ -53,10 +55,10 @@ class StepEveryMicrobatch(Rule):
     ``step_update`` of timm: it moved between all micro-batches of the first steps, and has stayed
     below half of its highest value since, for K - 1 times as many steps. That is what a plan in
     optimizer steps comes to if micro-batches are counted. It is information until the rate has
-    stayed there for twice as many steps as it moved.
+    stayed there for twice as many steps as it moved, of a window of at least 3.
 
-    And a scheduler that makes several steps for each optimizer step, once it has made 1.25 times
-    the steps of its plan.
+    And a scheduler that makes several steps for each optimizer step, also of one micro-batch, at
+    three steps in a row, once it has made 1.25 times the steps of its plan.
 
     **Why it matters**
 
@@ -69,10 +71,11 @@ class StepEveryMicrobatch(Rule):
 
     **When it is silent**
 
-    K = 1; one call per window, by any number of steps; ``CyclicLR``, which is defined in batches; a
+    One call per window and step of the optimizer; ``CyclicLR``, which is defined in batches; a
     schedule whose step is passed its epoch, as ``CosineAnnealingWarmRestarts`` can be. A rate that
     is set for each micro-batch from the part of the epoch that has passed, and a warm-up by hand
-    that is counted in micro-batches: nothing states its plan.
+    that is counted in micro-batches: nothing states its plan. A rate that has stayed for longer
+    than micro-batches that are counted as steps explain.
 
     **Incidents**
 
@@ -92,6 +95,7 @@ class StepEveryMicrobatch(Rule):
         _in_all=int,
         _windows=int,
         _until=int,
+        _several=int,
     )
 
     def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
@@ -105,10 +109,11 @@ class StepEveryMicrobatch(Rule):
         self._in_all = 0  # windows in which it moved between all micro-batches
         self._windows = 0  # all of them
         self._until = 0  # the number of the last in which it moved, or before which it did
+        self._several = 0  # steps in a row for which the schedule made several
 
     def after_gap(self) -> None:
         """The window before is missing."""
-        self._zero, self._at = False, None
+        self._zero, self._at, self._several = False, None, 0
 
     def evaluate(self, window: Window) -> Outcome:
         """Between the window's backwards: a schedule call in every gap, or another rate."""
@@ -117,19 +122,21 @@ class StepEveryMicrobatch(Rule):
         self._positive |= any(rates)
         self._zero = self._positive and bool(rates) and not any(rates)
         self._note(window)
-        at, self._at = self._at, record.scheduled
+        at, now = self._at, record.scheduled
+        advance = 0 if at is None or now is None else now - at
+        self._at, self._several = now, self._several + 1 if advance > 1 else 0
         if "schedule" in record.missing:
             return not_measured(record.missing["schedule"])
         calls = window.facts.calls("schedule")
         k = window.facts.micro_batches
         if not calls:
-            by_hand = self._ended_by_hand(window)
+            by_hand = self._ended_by_hand(window) if record.scheduled is None else None
             none = not window.past and by_hand is None
             return not_applicable("no LR scheduler") if none else by_hand or OK
         positions = {event.after for event in calls}
         between = range(window.facts.applied_from + 1, len(record.micro_batches))
         if k < 2 or not positions.issuperset(between):
-            return _several(window, at)
+            return _steps_several(window, advance) if self._several >= SEVERAL else OK
         total, count = record.schedule_total, record.scheduled
         is_over = _is_past(record) or (was_zero and self._zero)
         end = _end(count, total if _is_past(record) else None, window.facts.step)
@@ -167,16 +174,16 @@ class StepEveryMicrobatch(Rule):
             return None
         if self._in_all <= OTHERS or self._in_all < self._until - OTHERS or stays < STAYS:
             return None
-        if stays + 1 < (k - 1) * (moved - 1):
+        if not (k - 1) * (moved - 1) - 1 <= stays <= LONGEST * (k - 1) * moved + STAYS:
             return None
         return finding(
-            "warning" if stays >= 2 * moved else "info",
+            "warning" if k > 2 and stays >= 2 * moved else "info",
             "The learning rate moves with every micro-batch, and its schedule has ended",
             f"The learning rate moved between all {k} micro-batches of an optimizer step, up to "
             f"step {moved:,}. It has stayed at {significant(rate)} for {counted(stays, 'step')} "
             f"since; its highest value was {significant(self._highest)}. This is what a schedule "
-            f"in optimizer steps does where micro-batches are counted: it ends after 1/{k} of the "
-            "training. If the schedule is planned to end there, it is right.",
+            f"in optimizer steps does where micro-batches are counted: it ends after about "
+            f"1/{k} of the training. If the schedule is planned to end there, it is right.",
             FIX_BY_HAND,
             micro_batches=k,
             last_moved=moved,
@@ -191,12 +198,11 @@ def _is_past(record: StepRecord) -> bool:
     return bool(total and count and count >= PAST_THE_END * total)
 
 
-def _several(window: Window, before: int | None) -> Outcome:
+def _steps_several(window: Window, advance: int) -> Outcome:
     """The schedule makes several steps for one of the optimizer, and has ended."""
     record = window.facts.record
     total, count = record.schedule_total, record.scheduled
-    advance = 0 if before is None or count is None else count - before
-    if advance < 2 or not _is_past(record):
+    if not _is_past(record):
         return OK
     return finding(
         "warning",
