@@ -283,6 +283,8 @@ def _consequences(program: Program) -> frozenset[str]:
         rules.add("scaler.clip_before_unscale")
     if "stepped_every_micro_batch" in program.mistakes and program.data != "equal":
         rules.add("batch.changed_without_lr")  # a step has the rows of one micro-batch
+    if "stepped_every_micro_batch" in program.mistakes and program.k == program.data_ranks > 1:
+        rules.add(WORLD)  # one division too many by this number: the finding states both
     if program.objective in ("class_weights", "ctc_letters") and program.data == "equal":
         rules.add(UNEQUAL)  # of as many rows, the class weights or letters differ
     return frozenset(rules)
