@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,7 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from gradledger.capture.layers import parameter_names
+from gradledger.capture.layers import module_names, parameter_names
+from gradledger.observers.losses import tasks
 from gradledger.observers.losses.autograd_graph import find_losses
 from gradledger.observers.losses.tasks import FIRST_MICRO_BATCHES, ModulesBelow
 from gradledger_monitor.rules.objective_names import objective_name
@@ -89,6 +91,32 @@ def test_the_name_is_lost_if_it_changes(model: TwoHeads) -> None:
         loss = F.mse_loss(head(hidden)[:, 0], torch.ones(2))
         latest = modules.names(find_losses(loss.grad_fn), None)
     assert latest == (None,)
+
+
+def test_the_graph_is_followed_again_now_and_then(
+    model: TwoHeads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tasks, "FOLLOWED_AGAIN", 20)
+    hidden, modules = torch.ones(2, 4), ModulesBelow()
+    value, head = (
+        find_losses(F.mse_loss(each(hidden)[:, 0], torch.ones(2)).grad_fn)
+        for each in (model.value, model.lm_head)
+    )
+    for _ in range(FIRST_MICRO_BATCHES):
+        modules.names(value, None)
+    seen = [modules.names(head, None) for _ in range(20)]
+    assert seen == [("value.2",)] * 4 + [(None,)] * 16
+
+
+def test_a_parameter_has_no_name_of_a_dropped_one_whose_id_it_got(
+    model: TwoHeads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = module_names.ModuleNames()
+    weight = nn.Parameter(torch.ones(2))
+    monkeypatch.setattr(module_names, "MOST_READ", 0)
+    names._names[id(weight)] = (weakref.ref(model.table), "value.2")
+    assert names.of(weight, search=False) is None
+    assert names.of(weight, search=False) is None
 
 
 def named(*modules: str | None, parts: int = 1) -> list[str]:

@@ -96,7 +96,7 @@ def test_a_stream_is_counted_too() -> None:
     assert [s.samples for s in train(accumulated(DataLoader(Stream(), 8)))] == [16] * 3
 
 
-class Repeating:
+class _RepeatSampler:
     """Yields the batches of a sampler again and again."""
 
     def __init__(self, sampler: BatchSampler, **more: int) -> None:
@@ -108,12 +108,21 @@ class Repeating:
             yield from self.sampler
 
 
+class Halves(_RepeatSampler):
+    """Yields the first half of each batch, for one of two ranks that it need not remember."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return (batch[: len(batch) // 2] for batch in super().__iter__())
+
+
 class EpochsOfOneIterator(DataLoader[Any]):
     """Takes each epoch from one iterator, whose workers live on, as YOLO's and timm's loaders."""
 
+    kind: Any = _RepeatSampler
+
     def __init__(self, dataset: Dataset[Any], more: dict[str, int], **options: Any) -> None:
         super().__init__(dataset, **options)
-        object.__setattr__(self, "batch_sampler", Repeating(self.batch_sampler, **more))  # type: ignore[arg-type]
+        object.__setattr__(self, "batch_sampler", self.kind(self.batch_sampler, **more))
         self.iterator = super().__iter__()
 
     def __len__(self) -> int:
@@ -219,3 +228,10 @@ def test_batches_of_various_sizes_are_not_taken_for_equal_ones() -> None:
     by_length = [[0, 1, 2], [3, 4, 5, 6, 7], [8, 9]]
     loader = DataLoader(points(10), batch_sampler=by_length)
     assert {s.samples for s in train(accumulated(loader, 1))} == {None}
+
+
+def test_a_sampler_that_may_split_batches_is_not_taken_for_one_that_repeats_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(EpochsOfOneIterator, "kind", Halves)
+    assert [s.samples for s in train(repeated(48, 2, 1, drop_last=True))] == [None] * 3

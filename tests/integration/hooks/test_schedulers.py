@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -255,13 +256,16 @@ def test_a_learning_rate_that_is_a_tensor_is_recorded() -> None:
     assert [record.lr for record in recorded.records()] == [0.5, 0.25]
 
 
+@pytest.mark.parametrize("kind", [float, np.float64])  # a schedule by hand may use NumPy
 @pytest.mark.parametrize(("every", "moves"), [(1, 3), (4, 0)])
-def test_moves_of_the_rate_between_micro_batches_are_counted(every: int, moves: int) -> None:
+def test_moves_of_the_rate_between_micro_batches_are_counted(
+    every: int, moves: int, kind: Callable[[float], float]
+) -> None:
     model = tiny_model()
     with recording() as recorded:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         for number, batch in enumerate(batch for window in windows(3) for batch in window):
-            optimizer.param_groups[0]["lr"] = 0.1 / (1 + number // every)
+            optimizer.param_groups[0]["lr"] = kind(0.1 / (1 + number // every))
             (cross_entropy(model, batch) / 4).backward()
             if number % 4 == 3:
                 optimizer.step()

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gradledger.observers.losses import autograd_graph
+from gradledger.observers.losses import autograd_graph, loss_terms
 from helpers.loops import Loop, answer, count, run_twice, share
 from helpers.training import Batches, cross_entropy, recording, tokens, windows
 
@@ -339,3 +339,20 @@ def _overlap(boxes: Tensor) -> Tensor:
     area, angle = w * h, torch.atan(w / h)
     iou = area / (1 + area - x * y)
     return iou - ((x - 0.5) ** 2 + (y - 0.5) ** 2) / (w**2 + h**2) - angle * (angle - iou) ** 2
+
+
+def test_more_losses_than_can_be_followed_are_named_as_the_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of several roots, a later one may have few: the others are lost all the same."""
+    monkeypatch.setattr(loss_terms, "MAX_TERMS", 3)
+    model = nn.Linear(8, 7)
+    with recording() as recorded:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        losses = [cross_entropy(model, batch) for batch in windows(2)[0] + windows(2)[1]]
+        first, second = torch.stack(losses[:4]).sum(), torch.stack(losses[4:6]).sum()
+        torch.autograd.backward([first, second])
+        optimizer.step()
+    (record,) = recorded.records()
+    assert record.micro_batches[0].terms == []
+    assert record.micro_batches[0].missing["terms"] == loss_terms.TOO_MANY

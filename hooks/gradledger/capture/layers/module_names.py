@@ -44,7 +44,9 @@ class ModuleNames:
                 self._searched = True
                 names = _names_of_modules() if search_models() else names
             self._names = names
-        _, name = self._names.get(id(parameter), (None, None))
+        reference, name = self._names.get(id(parameter), (None, None))
+        if reference is not None and reference() is not parameter:
+            name = None  # that of another parameter, which is gone
         self._names[id(parameter)] = (weakref.ref(parameter), name)
         return name
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from gradledger.capture.windows import OptimizerWindow
 
 MOST_BEGUN = 64  # iterators that are remembered when they are gone
+REPEATED = "_RepeatSampler"  # the class of the batch sampler of loaders that keep one iterator
 
 
 @dataclass
@@ -115,10 +116,8 @@ def _short_batch(loader: Any) -> int | None:
 def _repeated(sampler: Any) -> Any:
     """The batch sampler whose batches a sampler yields unchanged, again and again.
 
-    A class that holds nothing else, as that of YOLO's and timm's loaders, cannot split batches: it
-    would have to hold into how many.
+    Only that of YOLO's and timm's loaders is known to: another class may split them.
     """
-    if type(sampler) is BatchSampler:
-        return sampler
     held = list(getattr(sampler, "__dict__", {}).values())
-    return held[0] if len(held) == 1 and type(held[0]) is BatchSampler else sampler
+    repeats = type(sampler).__name__ == REPEATED and [type(each) for each in held] == [BatchSampler]
+    return held[0] if repeats else sampler

@@ -224,6 +224,8 @@ class LossTerms(Observer):
                 losses = find_losses(graph.node, micro_batch.scaling, graph.output)
                 every += losses
                 terms = self._add_terms(micro_batch, losses)
+                if micro_batch.missing.get("terms") == TOO_MANY:
+                    return
                 self._note_repeats(before, losses, terms)
                 self._note_gathered(micro_batch, losses)
                 self._note_parts_without_gradient(micro_batch, graph.node, losses)

@@ -30,6 +30,7 @@ _ENDS = MODEL_NODES - SOFTMAXES
 DEPTH = 24  # nodes between a loss and the layer that computes its input
 LOSSES = 256  # that are looked at, if all are of one task: looking takes microseconds
 FIRST_MICRO_BATCHES = 16  # of a task, in which the graph is followed to name modules
+FOLLOWED_AGAIN = 256  # later, in one of as many
 MOST_NAMED = 16  # losses in one backward: of more, texts state the kind and how many they are
 MAX_TASKS = 64  # of a process; where parameters are made anew all the time, numbers mean nothing
 
@@ -71,8 +72,9 @@ class Tasks:
 class ModulesBelow:
     """The names of several losses: the modules from whose outputs they are computed.
 
-    The graph is followed in the first micro-batches of a task. Later the names are the same: the
-    first loss has the same layer and operations, and the others have the same kinds.
+    The graph is followed in the first micro-batches of a task, and in a few of the later ones. The
+    names should be the same: the first loss has the same layer and operations, and the others have
+    the same kinds. A loss has no name once they differ.
     """
 
     def __init__(self) -> None:
@@ -83,7 +85,8 @@ class ModulesBelow:
         """A name for each loss, or None, in a micro-batch of this task."""
         key = (task, *(loss.name for loss in losses))
         count, latest = self._names.get(key, (0, None))
-        if latest is not None and count >= FIRST_MICRO_BATCHES:
+        if latest is not None and count >= FIRST_MICRO_BATCHES and count % FOLLOWED_AGAIN:
+            self._names[key] = (count + 1, latest)
             return latest
         if len(losses) > MOST_NAMED or len(self._names) > MAX_TASKS:
             return (None,) * len(losses)
