@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
 
 from gradledger.records import MicroBatch, Samples, StepRecord
-from gradledger_monitor.model.ranks.held_in_parts import ADDED_UP
+from gradledger_monitor.model.ranks.held_in_parts import ADDED_UP, OF_ONE_BATCH
 from gradledger_monitor.model.step_facts import StepFacts
 from helpers.facts import accused, facts, judged, record, term
 
@@ -27,6 +28,7 @@ def rank(
         batch(1.5, 10, list(sums), weights[0], fresh=True, **of_batches),
         batch(2.5, 20, list(sums), weights[1], fresh=False, **of_batches),
     ]
+    sent.micro_batches[1].sums = []  # those of the first backward of a window are sampled
     return sent
 
 
@@ -56,6 +58,8 @@ def test_losses_that_hide_their_targets_are_compared_alone() -> None:
     "more",
     [
         pytest.param({"sums": [0.0, 2.0]}, id="equal values are added up"),
+        pytest.param({"sums": [0.0, math.nan]}, id="too few values show it"),
+        pytest.param({"sums": [], "of_batches": {"collectives": 1}}, id="not sampled"),
         pytest.param({"of_batches": {"collectives": 2}}, id="another collective"),
         pytest.param({"collectives_after": 4, "post_factor": None}, id="combined later"),
     ],
@@ -72,6 +76,11 @@ def test_other_losses_are_those_of_other_data() -> None:
 
 def test_a_gradient_that_is_added_up_is_named_as_the_reason() -> None:
     assert two(sums=[2.0], before_hooks=False).unmeasured == ADDED_UP.format(2)
+
+
+@pytest.mark.parametrize("factor", [1.7, math.nan])
+def test_any_other_factor_is_no_number_of_ranks(factor: float) -> None:
+    assert two(sums=[factor], before_hooks=False).unmeasured == OF_ONE_BATCH
 
 
 @pytest.mark.parametrize(("factor", "balance"), [(0.5, 0.5), (1.0, 1.0)])

@@ -12,7 +12,8 @@ Tensors without values (fake, meta, functional) and wrapper subclasses are not r
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -36,6 +37,8 @@ _is_functional: Any = getattr(torch, "_is_functional_tensor", None)
 _dynamo: Any = getattr(_private("_dynamo"), "eval_frame", None)
 _functorch_level: Any = getattr(_private("_functorch"), "maybe_current_level", None)
 _set_compiler: Any = getattr(_dynamo, "set_eval_frame", None)
+# torch.utils.weak.TensorWeakRef calls this when it returns its tensor.
+_fix_weakref: Any = getattr(torch.Tensor, "_fix_weakref", None)
 
 
 def never_compile(function: F) -> F:
@@ -135,6 +138,15 @@ def capturing() -> bool:
     Before CUDA is in use, PyTorch's function raises on a machine without a driver.
     """
     return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+
+
+def alive(references: Iterable[weakref.ref[Any]]) -> list[Any]:
+    """The tensors that the script has not dropped."""
+    tensors = [tensor for tensor in (each() for each in references) if tensor is not None]
+    if _fix_weakref is not None:
+        for tensor in tensors:
+            _fix_weakref(tensor)
+    return tensors
 
 
 def is_plain(tensor: Any) -> bool:

@@ -283,9 +283,25 @@ def four_digits(value: float) -> float:
     return float(f"{value:.4g}")
 
 
-def sum_factor(before: Deferred, after: Deferred) -> float:
-    """What an all-reduce multiplied its sampled values by; 0 if it combined different ones."""
-    factor = gradient_probe.common_factor(
-        before.values(), after.values(), gradient_probe.UNIFORM_HALF
-    )
-    return factor if isinstance(factor, float) else 0.0
+FEWEST_SUMMED = 4  # values by which a factor is known
+
+
+def sum_factor(before: list[float], after: list[float]) -> float:
+    """What an all-reduce multiplied its sampled values by; 0 if it combined different ones.
+
+    Not a number if that is not known: too few values show it, or some are not finite.
+    """
+    if len(before) != len(after) or not all(map(math.isfinite, (*before, *after))):
+        return math.nan
+    if any((a == 0) != (b == 0) for a, b in zip(before, after, strict=True)):
+        return 0.0
+    factor = gradient_probe.common_factor(before, after, gradient_probe.UNIFORM_HALF)
+    if isinstance(factor, str):
+        return 0.0 if any(before) else math.nan
+    return factor if sum(map(bool, before)) >= FEWEST_SUMMED else math.nan
+
+
+def sums_of(pairs: list[tuple[Deferred, Deferred]]) -> list[float]:
+    """Of all-reduces in a backward. Without those whose values come after the step's copies."""
+    copied = [pair for pair in list(pairs) if not any(each.has_no_copy for each in pair)]
+    return [sum_factor(before.values(), after.values()) for before, after in copied]

@@ -30,7 +30,7 @@ from gradledger.capture.open_parts import (
     four_digits,
     left_open_record,
     root_of_squares,
-    sum_factor,
+    sums_of,
     value_of,
     was_clipped,
 )
@@ -96,7 +96,7 @@ class OpenMicroBatch:
             terms=[term.resolve() for term in self.terms],
             task=self.task,
             collectives=self.collectives,
-            sums=[sum_factor(*each) for each in self.sums],
+            sums=sums_of(self.sums),
             backward_ms=self.backward_ms,
             wrapper=self.wrapper,
             relayed=self.relayed,
@@ -124,7 +124,7 @@ class OpenMicroBatch:
 
     def deferred(self) -> Iterator[Deferred]:
         """The values that are read later."""
-        yield from present(self.loss, self.scale, self.targets, *itertools.chain(*self.sums))
+        yield from present(self.loss, self.scale, self.targets, *itertools.chain(*list(self.sums)))
         for term in self.terms:
             yield from term.deferred()
 

@@ -40,13 +40,17 @@ import weakref
 from collections.abc import Callable, Iterator, Set
 from typing import Any
 
-import torch
-
 from gradledger.capture.async_copy import Deferred
 from gradledger.capture.backwards import Backwards, is_alive
 from gradledger.capture.code.call_sites import CalledFrom
 from gradledger.capture.gradient_probe import GradientProbe, copy_coordinates, spread
-from gradledger.capture.isolation import has_readable_grad, is_abstract, local_part, version_of
+from gradledger.capture.isolation import (
+    alive,
+    has_readable_grad,
+    is_abstract,
+    local_part,
+    version_of,
+)
 from gradledger.capture.left_open import AGAIN, is_abandoned, is_left_open
 from gradledger.capture.open_parts import DroppedOptimizer, OpenEvent, OpenUnfinished, Schedule
 from gradledger.capture.open_records import CountedMicroBatch, OpenMicroBatch, OpenStep
@@ -60,8 +64,6 @@ STRAY = "backwards ran in threads other than the one that steps this optimizer"
 WANDERING = "different threads step this optimizer in turn"
 UNREADABLE = "its parameters are tensor subclasses or no leaves: their gradients are not read"
 ABSENT = (0, 0)
-# torch.utils.weak.TensorWeakRef calls this when it returns its tensor.
-_fix_weakref: Any = getattr(torch.Tensor, "_fix_weakref", None)
 # Limits of memory, for a loop that never steps.
 MAX_OPEN_MICRO_BATCHES = 4096
 MAX_OPEN_EVENTS = 512
@@ -131,11 +133,7 @@ class OptimizerWindow:
     @property
     def probed_parameters(self) -> list[Any]:
         """The parameters whose gradients are read, without those that the script has dropped."""
-        parameters = [p for p in (reference() for reference in self._probed) if p is not None]
-        if _fix_weakref is not None:
-            for parameter in parameters:
-                _fix_weakref(parameter)
-        return parameters
+        return alive(self._probed)
 
     def choose_probed(self, parameters: list[Any], reached: bool = False) -> None:
         """Choose from parameters of the optimizer; ``reached``: from those that have a gradient, if
@@ -233,6 +231,11 @@ class OptimizerWindow:
             self.micro_batches.append(counted)
             role: CodeRole = "backward" if micro_batch.scale is None else "scaled_backward"
             counted.call = self.code.locate_backward(role, self.steps, runs)
+
+    def add_source(self, counted: CountedMicroBatch) -> None:
+        """Note a micro-batch whose gradients the loop may copy to those of the optimizer."""
+        if len(self.sources) < MAX_OPEN_MICRO_BATCHES:
+            self.sources.append(counted)
 
     def add_event(self, event: OpenEvent) -> None:
         """Note a call of the loop in the open window."""

@@ -15,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from gradledger.capture.backwards import Backwards
 from gradledger.capture.open_records import OpenMicroBatch
 from gradledger.capture.windows import OptimizerWindow
+from gradledger.observers.ranks import running_works
 from gradledger.observers.ranks.collectives import Collectives
 from gradledger.observers.ranks.local_gradients import divides_by
 
@@ -201,11 +202,34 @@ class _Copied(torch.autograd.Function):
 
 def test_all_reduces_inside_backward_are_sampled_before_and_after(observer: Collectives) -> None:
     parameter, copied = nn.Parameter(torch.randn(8)), getattr(_Copied, "apply")  # noqa: B009
-    micro_batch = OpenMicroBatch(1)
-    dist.all_reduce(torch.ones(8))  # outside
+    window = OptimizerWindow(torch.optim.SGD([parameter], 0.1))
+    for sums in ([1.0], []):  # one rank: the sum is the value; of a window, the first is sampled
+        micro_batch = OpenMicroBatch(1, marked_windows=[window], complete=False)
+        dist.all_reduce(torch.ones(8))  # outside
+        observer.backward_begins(micro_batch, ())
+        (copied(parameter) * torch.arange(1.0, 9.0)).sum().backward()
+        observer.backward_ends(micro_batch, [])
+        dist.all_reduce(torch.ones(8))
+        assert micro_batch.resolve().sums == sums
+        assert micro_batch.collectives == 1
+        window.add_micro_batch(micro_batch)
+
+
+def test_an_all_reduce_that_ends_after_its_backward_is_not_sampled(
+    observer: Collectives, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running_works, "MOST_SUMS", 2)
+    parameter = nn.Parameter(torch.ones(8))
+    window = OptimizerWindow(torch.optim.SGD([parameter], 0.1))
+    micro_batch = OpenMicroBatch(1, marked_windows=[window], complete=False)
     observer.backward_begins(micro_batch, ())
-    (copied(parameter) * torch.arange(1.0, 9.0)).sum().backward()
-    observer.backward_ends(micro_batch, [])
-    dist.all_reduce(torch.ones(8))
-    assert micro_batch.resolve().sums == [1.0]  # one rank: the sum is the value
-    assert micro_batch.collectives == 1
+    for _ in range(3):
+        dist.all_reduce(torch.ones(8))
+    late, values = torch.ones(8), torch.ones(8)
+    assert len(micro_batch.sums) == 2
+    micro_batch.sums.clear()
+    work = dist.all_reduce(late, async_op=True)
+    micro_batch.complete = True  # it raised
+    work.wait()
+    dist.all_reduce(values)
+    assert micro_batch.sums == []

@@ -31,7 +31,7 @@ from gradledger.capture import gradient_probe
 from gradledger.capture.async_copy import Deferred
 from gradledger.capture.by_hand.in_backward import UpdatesInBackward
 from gradledger.capture.by_hand.state import State, numbers, precision_of, update_of
-from gradledger.capture.isolation import is_plain, local_part
+from gradledger.capture.isolation import alive, is_plain, local_part
 from gradledger.capture.open_parts import OpenUpdate
 from gradledger.capture.open_records import CountedMicroBatch, OpenMicroBatch
 from gradledger.capture.open_terms import HALF
@@ -44,7 +44,6 @@ MAX_SPLIT_GAPS = 8  # gaps between two backwards at which a group may be split
 MAX_FRUITLESS = 32  # backwards without an update, after which graphs are not walked any more
 ALIGNED = 0.5  # cosine between a change of parameters and their gradient, for a split
 RISING = 0.7  # for a change along the gradient
-_fix_weakref: Any = getattr(torch.Tensor, "_fix_weakref", None)
 
 
 class UpdateByHand:
@@ -61,11 +60,7 @@ class UpdateByHand:
     @property
     def parameters(self) -> list[Any]:
         """Those that are alive."""
-        alive = [p for p in (reference() for reference in self._references) if p is not None]
-        if _fix_weakref is not None:
-            for parameter in alive:
-                _fix_weakref(parameter)
-        return alive
+        return alive(self._references)
 
     @property
     def is_complete(self) -> bool:
@@ -194,7 +189,7 @@ class UpdatesByHand:
             probed = [by_input.get(id(p)) for p in window.probed_parameters]
             if probed and all(gradient is not None for gradient in probed):
                 sample = gradient_probe.copy_coordinates(probed)
-                window.sources.append(CountedMicroBatch(micro_batch, True, sample_after=sample))
+                window.add_source(CountedMicroBatch(micro_batch, True, sample_after=sample))
         for group in self._of_this_thread():
             probed = [by_input.get(id(p)) for p in group.window.probed_parameters]
             if not probed or any(gradient is None for gradient in probed):
@@ -345,7 +340,7 @@ class _Copies:
         counted = CountedMicroBatch(
             micro_batch, fresh, self._before, sample_after=sample, half=self._half
         )
-        self.window.sources.append(counted)
+        self.window.add_source(counted)
 
 
 def _copies_of(masters: Sequence[Any], leaves: Sequence[Any]) -> Iterator[tuple[Any, Any]]:

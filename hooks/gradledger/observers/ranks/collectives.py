@@ -34,7 +34,6 @@ import torch.distributed as dist
 
 from gradledger.capture.async_copy import Deferred
 from gradledger.capture.backwards import Backwards
-from gradledger.capture.gradient_probe import copy_coordinates
 from gradledger.capture.isolation import is_dtensor
 from gradledger.capture.open_records import IN_STEP, CountedMicroBatch, OpenMicroBatch, OpenStep
 from gradledger.observers.base import Observer
@@ -96,7 +95,6 @@ class Collectives(Observer):
         self._backwards = backwards
         self._thread = _ThreadCounts()
         self._works = RunningWorks()
-        self._inside: OpenMicroBatch | None = None  # the backward that runs, if it is the only one
         self._has_wrapper = False  # whether the script has used a data-parallel wrapper
         self._ddp: weakref.WeakSet[Any] = weakref.WeakSet()  # a script may train several
         # Parameters that required no gradients when DDP was created: it never synchronises them.
@@ -215,19 +213,21 @@ class Collectives(Observer):
         return all_reduce
 
     def _sample_reduced(self, tensors: Any = ()) -> Deferred | None:
-        inside = self._inside is not None and not self._has_wrapper
-        return copy_coordinates(list(tensors)) if inside and len(tensors) == 1 else None
+        wrapped = self._has_wrapper or self._fsdp2  # FSDP2 reduces on streams of its own
+        return None if wrapped else self._works.sample_before(tensors)
 
     def _count_reduced(self, work: Any, before: Deferred | None, *tensors: Any) -> None:
         self._thread.reduced += self._works.add(work, *tensors)
-        if before is not None and self._inside is not None:
-            self._works.sample(work, tensors[0], before, self._inside)
+        if before is not None:
+            self._works.sample(work, tensors[0], before)
 
     def _wrap_wait(self, original: Any) -> Any:
+        ends = getattr(original, "__name__", "") == "wait"
+
         def wait(of: Any, /, *args: Any, **kwargs: Any) -> Any:
             self.run_guarded(self._works.waited, of)
             result = original(of, *args, **kwargs)
-            if original.__name__ == "wait":
+            if ends:
                 self.run_guarded(self._works.ended, of)
             return result
 
@@ -283,8 +283,7 @@ class Collectives(Observer):
         if len(sys.modules) != self._module_count:
             self._patch_fsdp()
         self._held.check(micro_batch.marked_windows)
-        self._works.clear()
-        self._inside = micro_batch if micro_batch.alone else None
+        self._works.begin(micro_batch)
         number, last = sequence_number(), self._thread.after_backward
         micro_batch.collectives_before = number
         if self._has_wrapper:
@@ -303,7 +302,7 @@ class Collectives(Observer):
 
     def backward_ends(self, micro_batch: OpenMicroBatch, reached: list[OptimizerWindow]) -> None:
         """Record the number of collectives that this backward ran."""
-        self._inside = None
+        self._works.inside = None
         before, after = micro_batch.collectives_before, sequence_number()
         self._thread.after_backward, self._thread.reduced = after, 0
         if before is not None and after is not None and micro_batch.alone:

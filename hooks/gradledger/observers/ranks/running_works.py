@@ -10,11 +10,13 @@ import torch.distributed as dist
 
 from gradledger.capture.async_copy import Deferred
 from gradledger.capture.gradient_probe import copy_coordinates
-from gradledger.capture.isolation import is_abstract, local_part
+from gradledger.capture.isolation import alive, is_abstract, local_part
 
 if TYPE_CHECKING:
     from gradledger.capture.open_records import OpenMicroBatch
     from gradledger.capture.windows import OptimizerWindow
+
+MOST_SUMS = 256  # all-reduces in one backward that are sampled: of more, nothing is concluded
 
 
 class RunningWorks:
@@ -28,15 +30,29 @@ class RunningWorks:
     def __init__(self) -> None:
         self._running: dict[int, list[range]] = {}  # memory of the tensors, by id of the work
         self._dropped: list[range] = []
+        self.inside: OpenMicroBatch | None = None  # the backward whose all-reduces are sampled
         self._sampled: dict[int, tuple[OpenMicroBatch, weakref.ref[Any], Deferred]] = {}
 
-    def sample(
-        self, work: Any, tensors: Any, before: Deferred | None, inside: OpenMicroBatch
-    ) -> None:
-        """An all-reduce of one tensor was started inside a backward."""
-        tensor = tensors[0] if isinstance(tensors, (list, tuple)) and len(tensors) == 1 else None
-        if work is not None and isinstance(tensor, torch.Tensor) and before is not None:
-            self._sampled[id(work)] = inside, weakref.ref(tensor), before
+    def begin(self, micro_batch: OpenMicroBatch) -> None:
+        """A backward begins. The first of a window is sampled: the others do the same."""
+        self.clear()
+        first = any(not window.micro_batches for window in micro_batch.marked_windows)
+        self.inside = micro_batch if first else None
+
+    def sample_before(self, tensors: Any) -> Deferred | None:
+        """An all-reduce of one tensor begins."""
+        inside = self.inside
+        if inside is None or inside.complete or not inside.alone:
+            return None
+        full = max(len(inside.sums), len(self._sampled)) >= MOST_SUMS
+        if full or not isinstance(tensors, (list, tuple)) or len(tensors) != 1:
+            return None
+        return copy_coordinates(list(tensors))
+
+    def sample(self, work: Any, tensors: Any, before: Deferred) -> None:
+        """It has begun."""
+        if work is not None and self.inside is not None:
+            self._sampled[id(work)] = self.inside, weakref.ref(tensors[0]), before
 
     def add(self, work: Any, tensors: Any = ()) -> int:
         """A collective on ``tensors`` was started, or has ended: no ``work``. Returns elements."""
@@ -58,11 +74,12 @@ class RunningWorks:
         self._running.pop(id(of), None)
 
     def ended(self, of: Any) -> None:
-        """The wait has ended: sample what was all-reduced inside a backward."""
+        """The wait has ended: sample what was all-reduced, if the backward still runs."""
         inside, reference, before = self._sampled.pop(id(of), (None, None, None))
-        tensor = None if reference is None else reference()
-        after = None if tensor is None else copy_coordinates([tensor])
-        if inside is not None and before is not None and after is not None:
+        if inside is None or reference is None or before is None or inside.complete:
+            return
+        after = copy_coordinates(alive([reference]))
+        if after is not None:
             inside.sums.append((before, after))
 
     def clear(self) -> None:

@@ -9,10 +9,12 @@ numbers must be equal.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from gradledger_monitor.ingest.schema import Replica, StepRecord
+from gradledger_monitor.model import tolerances
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.ranks.rows import Rows, are_equal
 
@@ -74,7 +76,13 @@ def inside_backward(rows: Sequence[StepRecord]) -> str:
     if not len(losses) == len(prints) == 1:
         return INSIDE
     factors = [f for row in rows for m in row.micro_batches for f in map(number, m.sums) if f]
-    return ADDED_UP.format(factors[0]) if factors and factors[0] > 1.5 else OF_ONE_BATCH
+    return next((ADDED_UP.format(f) for f in factors if _is_sum_of_equals(f)), OF_ONE_BATCH)
+
+
+def _is_sum_of_equals(factor: float) -> bool:
+    """Whether it is a number of ranks; one that is not known is not a number."""
+    whole = math.isfinite(factor) and are_equal([factor, round(factor)], tolerances.SAMPLE_HALF)
+    return whole and round(factor) > 1
 
 
 def parts_of(before: Rows, applied: Rows, tolerance: float, factor_of: FactorOf) -> Parts | None:

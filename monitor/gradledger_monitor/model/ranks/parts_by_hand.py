@@ -52,11 +52,14 @@ def _of_group(record: StepRecord, ranks: list[int], peers: list[int]) -> StepRec
 
 
 def _combines_parts(record: StepRecord) -> bool:
-    """Whether all that communicates inside the backwards is all-reduces of different values."""
+    """Whether all that communicates inside the backwards is all-reduces of different values.
+
+    They are sampled in the first backward of a window. The others must run as many.
+    """
     described = record.wrapper or record.tensor_group or record.data_group or record.pipeline
-    return not (described or record.skipped) and all(
-        m.collectives == len(m.sums) > 0 and not any(map(number, m.sums))
-        for m in record.micro_batches
+    sums = record.micro_batches[0].sums if record.micro_batches else []
+    return not (described or record.skipped or any(map(number, sums))) and all(
+        m.collectives == len(sums) > 0 for m in record.micro_batches
     )
 
 
