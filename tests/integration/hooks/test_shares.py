@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import threading
+import weakref
 from typing import Any
 
 import pytest
@@ -27,21 +29,30 @@ def flat(tensors: Any) -> Tensor:
     return torch.cat([tensor.detach().flatten() for tensor in tensors])
 
 
-def train_flat(rank: int | None, factor: float = 1.0, dtype: Any = torch.float32) -> Recording:
-    """The optimizer steps on a flat copy of the model; ``rank``: of the half of this rank."""
+def train_flat(
+    rank: int | None, factor: float = 1.0, dtype: Any = torch.float32, unused: bool = False
+) -> Recording:
+    """The optimizer steps on a flat copy of the model; ``rank``: of the half of this rank.
+
+    ``unused``: with a parameter that the last window does not use.
+    """
     net = tiny_model().to(dtype)
-    parameters = list(net.parameters())
+    extra = [nn.Parameter(torch.randn(20, dtype=dtype))] if unused else []
+    parameters = [*net.parameters(), *extra]
     size = len(flat(parameters))
     half = slice(0, size) if rank is None else slice(rank * size // 2, (rank + 1) * size // 2)
     master = nn.Parameter(flat(parameters)[half].float())
     with recording() as recorded:
         optimizer = torch.optim.SGD([master], lr=0.1)
-        for window in windows(3):
-            net.zero_grad()
+        for number, window in enumerate(windows(3)):
+            for parameter in parameters:
+                parameter.grad = None
             for batch in window:
                 loss = cross_entropy(lambda x: net(x.to(dtype)).float(), batch, reduction="sum")
+                loss = loss + sum(each.sum() for each in extra if number < 2)
                 (loss / sum(map(tokens_of, window))).backward()
-            master.grad = flat(p.grad for p in parameters)[half].float() * factor
+            gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
+            master.grad = flat(gradients)[half].float() * factor
             optimizer.step()
             whole = flat(parameters)
             whole[half] = master.detach().to(whole.dtype)
@@ -132,3 +143,88 @@ def test_other_values_are_no_copy() -> None:
     changed = values.clone()
     changed[20] = 0.0
     assert shares._start_of(values, changed) is None
+
+
+@pytest.mark.usefixtures("of_two_ranks")
+def test_parameters_whose_memory_is_replaced_by_a_shard_are_not_read() -> None:
+    """ZeRO-3 by hand: between the steps, each rank keeps a part of every parameter."""
+    net = tiny_model()
+    own = list(net.parameters())[::2]
+    whole = [parameter.data for parameter in net.parameters()]
+    with recording() as recorded:
+        optimizer = torch.optim.SGD(own, lr=0.1)
+        for window in windows(3):
+            net.zero_grad()
+            for batch in window:
+                for parameter, values in zip(net.parameters(), whole, strict=True):
+                    parameter.data = values
+                cross_entropy(net, batch).backward()
+            for parameter in net.parameters():
+                parameter.grad, parameter.data = None, parameter.data.flatten()[:2]
+            for parameter in own:
+                parameter.grad = torch.ones(2)
+            optimizer.step()
+    assert [step.record.shares for step in recorded.facts()] == [None] * 3
+    assert not any("shares" in step.record.missing for step in recorded.facts())
+
+
+@pytest.mark.usefixtures("of_two_ranks")
+def test_a_model_is_read_on_its_own_thread_alone() -> None:
+    """The optimizers of two threads share out one model; only one of them is read."""
+    net = tiny_model()
+    first, second = list(net.parameters())[::2], list(net.parameters())[1::2]
+
+    def train(parameters: list[Any]) -> None:
+        optimizer = torch.optim.SGD(parameters, lr=0.1)
+        for window in windows(3):
+            for batch in window:
+                cross_entropy(net, batch).backward(inputs=parameters)
+            optimizer.step()
+
+    with recording() as recorded:
+        train(first)
+        thread = threading.Thread(target=train, args=(second,))
+        thread.start()
+        thread.join()
+    assert all(record.shares is not None for record in recorded.records(0))
+    assert all(record.shares is None for record in recorded.records(1))
+
+
+@pytest.mark.usefixtures("of_two_ranks")
+def test_nothing_is_read_any_more_where_no_optimizer_holds_a_share(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    net, other = tiny_model(), nn.Parameter(torch.ones(3))
+    read = []
+    original = shares._Coordinates.gradients
+
+    def gradients(coordinates: Any) -> Any:
+        read.append(coordinates)
+        return original(coordinates)
+
+    monkeypatch.setattr(shares._Coordinates, "gradients", gradients)
+    with recording():
+        optimizer = torch.optim.SGD([other], lr=0.1)
+        for window in windows(shares.MOST_SEARCHES + 3):
+            cross_entropy(net, window[0]).backward()
+            other.grad = torch.ones(3)
+            optimizer.step()
+    assert len(read) == shares.MOST_SEARCHES + 1
+
+
+def test_an_unused_parameter_has_no_gradient_in_a_flat_copy() -> None:
+    *_, step = train_flat(None, 0.25, unused=True).facts()
+    assert step.record.post_factor == pytest.approx(0.25)
+    assert [m.fresh for m in step.record.micro_batches] == [True, False, False, False]
+    assert step.ledger is not None
+    assert step.ledger.balance == pytest.approx(0.25)
+
+
+@pytest.mark.parametrize("cut", range(1, 20))
+def test_a_piece_is_divided_among_the_copies_that_hold_its_parts(cut: int) -> None:
+    values = torch.randn(20)
+    leaf, low, high = (nn.Parameter(t) for t in (values, values[:cut], values[cut:]))
+    piece = shares._Piece(0, weakref.ref(leaf), 20, 1, 3, 7)
+    parts = list(shares._parts(piece, [(high, -cut), (low, 0)]))
+    copies = [copy.view(copy.parameter()) for _, copy in parts]
+    assert torch.equal(torch.cat([c for c in copies if c is not None]), values[1::3])

@@ -5,9 +5,11 @@ flat copy of a part of them, to which the loop assigns the gradient. No rank's o
 then how the ranks' gradients were combined. So each rank sends the gradients of the same
 coordinates of the model after its last backward, and, of those that its optimizer holds, when it
 steps. The service compares them if the parameters at these coordinates are equal on all ranks.
+If a parameter cannot be read as it was when they were chosen, nothing is sent.
 
 A flat copy is recognised by its values: it has those of the model's parameters, in sequence, when
-a backward begins.
+a backward begins. The model is read only on the thread that trains it, while no other one runs a
+backward: see ``windows``.
 """
 
 from __future__ import annotations
@@ -16,13 +18,13 @@ import math
 import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from gradledger.capture.async_copy import Deferred
-from gradledger.capture.by_hand.updates import UpdateByHand, leaves_of
-from gradledger.capture.isolation import is_plain
+from gradledger.capture.by_hand.updates import leaves_of
+from gradledger.capture.isolation import alive, is_plain
 from gradledger.capture.open_parts import OpenShares
 from gradledger.capture.open_records import CountedMicroBatch, OpenMicroBatch, OpenStep
 from gradledger.capture.open_terms import HALF
@@ -39,47 +41,64 @@ RUN = 8  # numbers in sequence by which a part of a copy is recognised
 MOST_CANDIDATES = 8  # where such a sequence may begin
 MOST_COMPARED = 20_000_000  # elements, in the search for the copies of one optimizer
 
-_Coordinate = tuple[int, Any, int]  # the number of a coordinate, its parameter, and which element
+
+class _Piece(NamedTuple):
+    """Evenly spread elements of one parameter."""
+
+    number: int  # of the first of these coordinates; the others follow
+    parameter: weakref.ref[Any]
+    size: int  # elements of the parameter
+    first: int  # element
+    stride: int
+    length: int
+
+    def view(self, tensor: Any) -> torch.Tensor | None:
+        """Of the parameter or its gradient; None if that has no such elements any more."""
+        if not _is_dense(tensor) or tensor.numel() != self.size:
+            return None
+        begin = tensor.storage_offset() + self.first
+        view: torch.Tensor = tensor.data.as_strided((self.length,), (self.stride,), begin)
+        return view.to(torch.float32)
+
+    def part(self, low: int, high: int) -> _Piece:
+        """Some of these coordinates."""
+        first = self.first + low * self.stride
+        return self._replace(number=self.number + low, first=first, length=high - low)
 
 
 class _Coordinates:
     """Some elements of some parameters. It keeps none of them alive."""
 
-    def __init__(self, total: int, chosen: Sequence[_Coordinate]) -> None:
+    def __init__(self, total: int, pieces: Sequence[_Piece]) -> None:
         """``total`` is the number of all coordinates, of which these are some."""
-        parameters = list({id(parameter): parameter for _, parameter, _ in chosen}.values())
         self.total = total
-        self._parameters = UpdateByHand(parameters)
-        self._where, self._elements = [], []
-        for each in parameters:
-            own = [(number, at) for number, parameter, at in chosen if parameter is each]
-            self._where.append(torch.tensor([number for number, _ in own], device=each.device))
-            self._elements.append(torch.tensor([at for _, at in own], device=each.device))
+        self.pieces = pieces
 
-    @property
-    def is_complete(self) -> bool:
-        """Whether the script has dropped none of the parameters."""
-        return self._parameters.is_complete
+    def parameters(self) -> list[Any]:
+        """One for each piece; none if the script has dropped some of them."""
+        parameters = alive(piece.parameter for piece in self.pieces)
+        return parameters if len(parameters) == len(self.pieces) else []
 
     def values(self) -> Deferred | None:
         """Of the parameters; not a number at the coordinates that none of them has."""
-        return self._read(self._parameters.parameters)
+        return self._read(self.parameters(), math.nan)
 
-    def gradients(self) -> Deferred | None:
-        """Of their gradients, also not a number where there is none; None if all have none."""
-        gradients = [parameter.grad for parameter in self._parameters.parameters]
-        return None if all(each is None for each in gradients) else self._read(gradients)
+    def gradients(self, absent: float = math.nan) -> Deferred | None:
+        """Of their gradients; None if all have none. ``absent``: the value where there is none."""
+        return self._read([parameter.grad for parameter in self.parameters()], absent)
 
-    def _read(self, tensors: list[Any]) -> Deferred | None:
-        if len(tensors) < len(self._where):
+    def _read(self, tensors: list[Any], absent: float) -> Deferred | None:
+        device = next((tensor.device for tensor in tensors if tensor is not None), None)
+        if device is None:
             return None
-        present = [tensor for tensor in tensors if tensor is not None]
-        device = present[0].device if present else None
-        result = torch.full((self.total,), math.nan, dtype=torch.float32, device=device)
-        for tensor, where, elements in zip(tensors, self._where, self._elements, strict=True):
-            if tensor is not None and _is_dense(tensor) and tensor.device == device:
-                result[where] = tensor.detach().reshape(-1)[elements].to(torch.float32)
-        return Deferred(result)
+        parts, number = [], 0
+        for piece, tensor in zip(self.pieces, tensors, strict=True):
+            view = _constant(piece.length, absent, device) if tensor is None else piece.view(tensor)
+            if view is None or view.device != device:
+                return None
+            parts += [_constant(piece.number - number, math.nan, device), view]
+            number = piece.number + piece.length
+        return Deferred(torch.cat([*parts, _constant(self.total - number, math.nan, device)]))
 
 
 @dataclass(eq=False)
@@ -89,8 +108,7 @@ class _Share:
     coordinates: _Coordinates
     copies: _Coordinates | None = None  # these alone, if they are copies
     copied: _Coordinates | None = None  # and those of the model
-    before: Deferred | None = None  # gradients of these when the backward began
-    after: Deferred | None = None  # and when it had ended
+    after: Deferred | None = None  # gradients of these after the last backward
 
 
 class Shares(Observer):
@@ -102,143 +120,182 @@ class Shares(Observer):
         super().__init__()
         self._windows = windows
         self._searches = 0
-        self._model: list[_Coordinate] = []  # coordinates, with weak references
         self._coordinates: _Coordinates | None = None  # of the model
-        self._after: Deferred | None = None  # its gradients after the last backward
+        self._thread = 0  # that trains it
         self._half = False
+        self._after: Deferred | None = None  # its gradients after the last backward
         self._shares: weakref.WeakKeyDictionary[OptimizerWindow, _Share | None]
         self._shares = weakref.WeakKeyDictionary()
         self._compared: weakref.WeakKeyDictionary[OptimizerWindow, int]  # how often, with copies
         self._compared = weakref.WeakKeyDictionary()
-        self._applied: Deferred | None = None  # gradients of copies, when the step began
+        # windows with copies of what this backward may reach, and the gradients when it began
+        self._copied: list[tuple[OptimizerWindow, _Share, Deferred | None]] = []
+        # the step that runs, and the gradients of copies when it began
+        self._applied: tuple[OpenStep, Deferred | None] | None = None
 
     def resume(self, windows: list[OptimizerWindow]) -> None:
         """Forget the last backward before the pause."""
         super().resume(windows)
-        self._after = None
+        self._forget()
+
+    def _forget(self) -> None:
+        self._after, self._applied, self._copied = None, None, []
+
+    def _stop(self) -> None:
+        """For good: nothing can be concluded."""
+        self._forget()
+        self._coordinates, self._searches = None, MOST_SEARCHES
+        self._shares.clear()
 
     def backward_begins(self, micro_batch: OpenMicroBatch, roots: tuple[Any, ...]) -> None:
         """Search for a model that optimizers share out, and for their copies of its parameters."""
-        unfed = [w for w in micro_batch.marked_windows if w.starved or not (w.fed or w.steps)]
-        if self._coordinates is not None and not self._coordinates.is_complete:
+        self._forget()
+        if not micro_batch.alone:
+            return
+        if self._coordinates is not None and not self._coordinates.parameters():
             self._coordinates = None
-        distributed = world_size() > 1 or any(window.starved for window in unfed)
-        if self._coordinates is None and self._searches < MOST_SEARCHES and distributed:
-            self._search(roots)
-        if self._coordinates is None:
+        unfed = [w for w in micro_batch.marked_windows if w.starved or not (w.fed or w.steps)]
+        if self._coordinates is None and self._searches < MOST_SEARCHES and _may_share_out(unfed):
+            self._search(roots, micro_batch.thread)
+        if self._coordinates is None or micro_batch.thread != self._thread:
             return
         for window in unfed:
             share, times = self._shares.get(window), self._compared.get(window, 0)
             if share is None and times < MOST_SEARCHES:
                 self._compared[window] = times + 1
-                share = self._copies(window)
+                share = self._copies(window, self._coordinates)
             if share is not None and share.copied is not None:
                 self._shares[window] = share
-                share.before = share.copied.gradients()
+                self._copied.append((window, share, share.copied.gradients(absent=0.0)))
 
     def backward_ends(self, micro_batch: OpenMicroBatch, reached: list[OptimizerWindow]) -> None:
         """Sample the gradients, and count the micro-batch where the loop copies them."""
-        if self._coordinates is None:
+        if self._coordinates is None or micro_batch.thread != self._thread or not micro_batch.alone:
             return
         self._after = self._coordinates.gradients()
-        for window in self._windows.of_this_thread():
-            share = self._shares.get(window)
-            if window in reached or share is None or share.copied is None:
+        for window, share, before in self._copied:
+            if window in reached or share.copied is None:
                 continue
-            share.after = after = share.copied.gradients()
+            share.after = after = share.copied.gradients(absent=0.0)
             if after is not None:
-                fresh = True if share.before is None else None
-                counted = CountedMicroBatch(micro_batch, fresh, share.before, sample_after=after)
+                fresh = True if before is None else None
+                counted = CountedMicroBatch(micro_batch, fresh, before, sample_after=after)
                 counted.half = self._half
-                window.sources.append(counted)
+                window.add_source(counted)
 
     def step_begins(self, step: OpenStep, window: OptimizerWindow) -> None:
         """Sample what the optimizer applies to its share."""
-        self._applied = None
-        if self._coordinates is None or self._after is None or not step.micro_batches:
+        self._applied, model = None, self._coordinates
+        if model is None or window.thread != self._thread:
             return
         if window not in self._shares:
-            self._shares[window] = self._held(window)
+            self._shares[window] = _held(window, model)
         share = self._shares[window]
-        if share is None or step.update is not None:
+        if "wrapper" in step.fields or self._none_holds():
+            self._stop()
+        if (
+            share is None
+            or self._after is None
+            or not step.micro_batches
+            or step.update is not None
+        ):
             return
-        applied, values = share.coordinates.gradients(), self._coordinates.values()
         # else copies of whole parameters were sampled, at other coordinates
         sampled = step.micro_batches[-1].sample_after
         if share.copies is not None and sampled is not None and sampled is share.after:
-            self._applied = share.copies.gradients()
-        alone = world_size() == 1 or "wrapper" in step.fields
-        if applied is not None and values is not None and not alone:
-            step.shares = OpenShares(self._after, applied, values)
+            self._applied = step, share.copies.gradients()
+        if world_size() > 1:
+            applied, values = share.coordinates.gradients(), model.values()
+            if applied is not None and values is not None:
+                step.shares = OpenShares(self._after, applied, values)
 
     def step_ends(self, step: OpenStep, window: OptimizerWindow) -> None:
         """Other observers have compared their own samples of the optimizer's gradients."""
+        of, applied = self._applied or (None, None)
         if step.ran_in_step:  # collectives that may have combined them, after they were sampled
             step.shares = None
-        elif self._applied is not None:
-            step.sample_at_step, step.sample_before_step = self._applied, None
+        elif of is step and applied is not None:
+            step.sample_at_step, step.sample_before_step = applied, None
 
     # ------------------------------------------------------------------ the search
 
-    def _search(self, roots: Sequence[Any]) -> None:
+    def _search(self, roots: Sequence[Any], thread: int) -> None:
         """The parameters below these roots, if no optimizer holds some of them."""
         self._searches += 1
         leaves = [leaf for leaf in leaves_of(roots) if _is_parameter(leaf)]
         held = self._held_by_all()
         if all(id(leaf) in held for leaf in leaves):
             return
-        device = leaves[0].device
-        sampled = [leaf for leaf in leaves if leaf.device == device and leaf.numel()]
-        step = max(1, math.ceil(len(sampled) / MOST_SAMPLED))
-        sampled = sampled[::step]
-        chosen = [(leaf, at) for leaf in sampled for at in _spread(leaf.numel(), len(sampled))]
-        numbered = [(number, leaf, at) for number, (leaf, at) in enumerate(chosen)]
-        self._coordinates = _Coordinates(len(numbered), numbered)
-        self._model = [(number, weakref.ref(leaf), at) for number, leaf, at in numbered]
+        sampled = [leaf for leaf in leaves if leaf.device == leaves[0].device]
+        sampled = sampled[:: math.ceil(len(sampled) / MOST_SAMPLED)]
+        pieces: list[_Piece] = []
+        total = 0
+        for leaf in sampled:
+            size = leaf.numel()
+            count = min(size, max(1, COORDINATES // len(sampled)))
+            stride = size // count
+            pieces.append(_Piece(total, weakref.ref(leaf), size, stride // 2, stride, count))
+            total += count
+        self._coordinates, self._thread = _Coordinates(total, pieces), thread
         self._half = any(leaf.dtype in HALF for leaf in sampled)
         self._shares.clear()
 
     def _held_by_all(self) -> set[int]:
         return {id(p) for window in self._windows for p in window.parameters()}
 
-    def _chosen(self) -> Iterator[_Coordinate]:
-        for number, reference, at in self._model:
-            leaf = reference()
-            if leaf is not None:
-                yield number, leaf, at
+    def _none_holds(self) -> bool:
+        """Whether no optimizer holds a share, although each has taken some steps."""
+        none = all(share is None for share in self._shares.values())
+        return none and all(window.steps > MOST_SEARCHES for window in self._windows)
 
-    def _held(self, window: OptimizerWindow) -> _Share | None:
-        """The parameters of the model that an optimizer holds itself."""
-        held = set(map(id, window.parameters()))
-        chosen = [c for c in self._chosen() if id(c[1]) in held]
-        return _Share(_Coordinates(len(self._model), chosen)) if chosen else None
-
-    def _copies(self, window: OptimizerWindow) -> _Share | None:
+    def _copies(self, window: OptimizerWindow, model: _Coordinates) -> _Share | None:
         """The coordinates of the model of which an optimizer holds copies."""
         held_by_all = self._held_by_all()
-        chosen = [c for c in self._chosen() if id(c[1]) not in held_by_all]
-        leaves = list({id(leaf): leaf for _, leaf, _ in chosen}.values())
-        masters = [p for p in window.parameters() if _is_dense(p) and p.is_cpu and p.numel()]
+        pairs = zip(model.pieces, model.parameters(), strict=True)
+        leaves = [(piece, leaf) for piece, leaf in pairs if id(leaf) not in held_by_all]
+        leaves = [(piece, leaf) for piece, leaf in leaves if piece.view(leaf) is not None]
+        masters = [p for p in window.parameters() if _is_dense(p) and p.is_cpu]
         work = sum(master.numel() for master in masters) * len(leaves)
-        if not masters or work > MOST_COMPARED or not all(leaf.is_cpu for leaf in leaves):
+        if not masters or work > MOST_COMPARED or not all(leaf.is_cpu for _, leaf in leaves):
             return None
-        starts = {id(leaf): _find(masters, leaf) for leaf in leaves}
-        held: list[_Coordinate] = []
-        copies: list[_Coordinate] = []  # numbered by themselves, as the next
-        copied: list[_Coordinate] = []
-        for number, leaf, at in chosen:
-            for master, start in starts[id(leaf)]:
-                if 0 <= start + at < master.numel():
-                    held.append((number, master, start + at))
-                    copies.append((len(copies), master, start + at))
-                    copied.append((len(copied), leaf, at))
-                    break
+        held: list[_Piece] = []
+        copies: list[_Piece] = []  # numbered by themselves, as the next
+        copied: list[_Piece] = []
+        total = 0
+        for piece, leaf in leaves:
+            for part, copy in _parts(piece, _find(masters, leaf)):
+                held.append(copy)
+                copies.append(copy._replace(number=total))
+                copied.append(part._replace(number=total))
+                total += part.length
         if not held:
             return None
-        total, own = len(self._model), len(held)
-        return _Share(
-            _Coordinates(total, held), _Coordinates(own, copies), _Coordinates(own, copied)
-        )
+        own = _Coordinates(total, copies), _Coordinates(total, copied)
+        return _Share(_Coordinates(model.total, held), *own)
+
+
+def _may_share_out(unfed: Sequence[OptimizerWindow]) -> bool:
+    return world_size() > 1 or any(window.starved for window in unfed)
+
+
+def _held(window: OptimizerWindow, model: _Coordinates) -> _Share | None:
+    """The parameters of the model that an optimizer holds itself."""
+    held = set(map(id, window.parameters()))
+    pieces = [piece for piece in model.pieces if id(piece.parameter()) in held]
+    return _Share(_Coordinates(model.total, pieces)) if pieces else None
+
+
+def _parts(piece: _Piece, holders: list[tuple[Any, int]]) -> Iterator[tuple[_Piece, _Piece]]:
+    """Parts of a piece, in sequence, each with the same coordinates of the copy that holds it."""
+    begin = 0
+    for master, start in sorted(holders, key=lambda each: -each[1]):
+        first, size = start + piece.first, master.numel()
+        low = max(begin, -(first // piece.stride))
+        high = min(piece.length, -((first - size) // piece.stride))
+        if low < high:
+            part, begin = piece.part(low, high), high
+            at = first + low * piece.stride
+            yield part, part._replace(parameter=weakref.ref(master), size=size, first=at)
 
 
 def _find(masters: Sequence[Any], leaf: Any) -> list[tuple[Any, int]]:
@@ -272,10 +329,8 @@ def _start_of(values: torch.Tensor, copies: torch.Tensor) -> int | None:
     return None
 
 
-def _spread(size: int, parameters: int) -> list[int]:
-    """Evenly spread elements of one of several parameters."""
-    count = min(size, max(1, COORDINATES // parameters))
-    return [(2 * number + 1) * size // (2 * count) for number in range(count)]
+def _constant(count: int, value: float, device: torch.device) -> torch.Tensor:
+    return torch.full((count,), value, dtype=torch.float32, device=device)
 
 
 def _is_parameter(leaf: Any) -> bool:
@@ -283,6 +338,7 @@ def _is_parameter(leaf: Any) -> bool:
 
 
 def _is_dense(tensor: Any) -> bool:
-    """Also, whether it has memory: FSDP frees that of whole parameters after their use."""
+    """Whether it has real elements, in one sequence in memory; FSDP frees that of parameters."""
     strided = is_plain(tensor) and tensor.layout is torch.strided and not tensor.is_nested
-    return strided and tensor.untyped_storage().nbytes() > 0
+    real = strided and tensor.is_floating_point() and tensor.is_contiguous()
+    return bool(real and tensor.numel() and tensor.untyped_storage().nbytes() > 0)
