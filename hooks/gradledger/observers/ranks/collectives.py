@@ -213,7 +213,7 @@ class Collectives(Observer):
         return all_reduce
 
     def _sample_reduced(self, tensors: Any = ()) -> Deferred | None:
-        wrapped = self._has_wrapper or self._fsdp2  # FSDP2 reduces on streams of its own
+        wrapped = self._has_wrapper or self._fsdp2  # FSDP2 reduces on another stream
         return None if wrapped else self._works.sample_before(tensors)
 
     def _count_reduced(self, work: Any, before: Deferred | None, *tensors: Any) -> None:

@@ -96,7 +96,9 @@ class _Coordinates:
             view = _constant(piece.length, absent, device) if tensor is None else piece.view(tensor)
             if view is None or view.device != device:
                 return None
-            parts += [_constant(piece.number - number, math.nan, device), view]
+            if piece.number > number:
+                parts.append(_constant(piece.number - number, math.nan, device))
+            parts.append(view)
             number = piece.number + piece.length
         return Deferred(torch.cat([*parts, _constant(self.total - number, math.nan, device)]))
 
@@ -211,7 +213,7 @@ class Shares(Observer):
 
     def step_ends(self, step: OpenStep, window: OptimizerWindow) -> None:
         """Other observers have compared their own samples of the optimizer's gradients."""
-        of, applied = self._applied or (None, None)
+        (of, applied), self._applied = self._applied or (None, None), None
         if step.ran_in_step:  # collectives that may have combined them, after they were sampled
             step.shares = None
         elif of is step and applied is not None:
@@ -251,7 +253,7 @@ class Shares(Observer):
     def _copies(self, window: OptimizerWindow, model: _Coordinates) -> _Share | None:
         """The coordinates of the model of which an optimizer holds copies."""
         held_by_all = self._held_by_all()
-        pairs = zip(model.pieces, model.parameters(), strict=True)
+        pairs = zip(model.pieces, model.parameters(), strict=False)  # none if one was dropped
         leaves = [(piece, leaf) for piece, leaf in pairs if id(leaf) not in held_by_all]
         leaves = [(piece, leaf) for piece, leaf in leaves if piece.view(leaf) is not None]
         masters = [p for p in window.parameters() if _is_dense(p) and p.is_cpu]
