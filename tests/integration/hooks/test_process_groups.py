@@ -233,3 +233,14 @@ def test_an_all_reduce_that_ends_after_its_backward_is_not_sampled(
     work.wait()
     dist.all_reduce(values)
     assert micro_batch.sums == []
+
+
+@pytest.mark.parametrize("wrapper", ["_has_wrapper", "_fsdp2"])
+def test_all_reduces_of_a_wrapper_are_not_sampled(observer: Collectives, wrapper: str) -> None:
+    """FSDP2's run on a stream of their communication, in which nothing may be added."""
+    setattr(observer, wrapper, True)
+    window = OptimizerWindow(torch.optim.SGD([nn.Parameter(torch.ones(8))], 0.1))
+    micro_batch = OpenMicroBatch(1, marked_windows=[window], complete=False)
+    observer.backward_begins(micro_batch, ())
+    dist.all_reduce(torch.ones(8))
+    assert micro_batch.sums == []
