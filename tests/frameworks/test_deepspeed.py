@@ -88,7 +88,18 @@ def test_under_zero_the_relative_weights_are_those_that_the_engine_applied(
         assert step.norm == pytest.approx(float(expected.applied.norm()), rel=1e-3)
 
 
-@pytest.mark.parametrize("stage", SHARDED)
+@pytest.mark.parametrize("right", [True, False])
+def test_under_zero_1_everything_is_measured_on_a_cpu(
+    ranks: list[RankResults], right: bool
+) -> None:
+    """The optimizer's flat buffers are recognised by their values."""
+    steps = facts(ranks, 1, right)
+    for index, step in enumerate(steps):
+        assert_ledger_is_true(step, truth(ranks, 1, right, index))
+    assert judged(steps).verdict == ("balanced" if right else "broken")
+
+
+@pytest.mark.parametrize("stage", (2, 3))
 def test_under_zero_the_gradient_size_is_not_measured_and_the_reason_is_recorded(
     ranks: list[RankResults], stage: int
 ) -> None:
