@@ -8,7 +8,6 @@ interpreter.
 from __future__ import annotations
 
 import functools
-import os
 from importlib.util import module_from_spec, spec_from_file_location
 from typing import Any
 
@@ -24,8 +23,6 @@ from libraries.fused_sources import cut_cross_entropy_on_cpu
 from libraries.gpu_losses import SOURCES
 from libraries.torchvision_import import import_torchvision
 
-if DEVICE == "cpu":
-    os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is imported, not by modules above
 import_torchvision()  # which transformers imports, and Liger and trl import transformers
 
 

@@ -7,7 +7,6 @@ divergence fail in it and are replaced by the same computation.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any, NamedTuple
@@ -21,9 +20,6 @@ from helpers.device import DEVICE
 from helpers.loops import answer
 from helpers.training import Recording, recording
 from libraries.torchvision_import import import_torchvision
-
-if DEVICE == "cpu":
-    os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is imported, which no module here does
 
 pytest.importorskip("liger_kernel")
 import_torchvision()  # which transformers imports

@@ -6,17 +6,13 @@ Its kernel runs in Triton's interpreter on a CPU, which fails on the other kerne
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from helpers.device import DEVICE
 from libraries.torchvision_import import import_torchvision
 
-if DEVICE == "cpu":
-    os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is imported
 import_torchvision()
 transformers: Any = pytest.importorskip("transformers")
 pytest.importorskip("liger_kernel.transformers")
