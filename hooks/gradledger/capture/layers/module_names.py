@@ -37,18 +37,16 @@ class ModuleNames:
         reference, name = self._names.get(id(parameter), (None, None))
         if reference is not None and reference() is parameter:
             return name
-        if self._read < MOST_READ:
-            self._read += 1
-            names = _names_of_modules()
-            if id(parameter) not in names and search and not self._searched:
-                self._searched = True
-                names = _names_of_modules() if search_models() else names
-            self._names = names
-        reference, name = self._names.get(id(parameter), (None, None))
-        if reference is not None and reference() is not parameter:
-            name = None  # that of another parameter, which is gone
-        self._names[id(parameter)] = (weakref.ref(parameter), name)
-        return name
+        self._names.pop(id(parameter), None)  # of another parameter, which is gone
+        if self._read == MOST_READ:
+            return None
+        self._read += 1
+        names = _names_of_modules()
+        if id(parameter) not in names and search and not self._searched:
+            self._searched = True
+            names = _names_of_modules() if search_models() else names
+        self._names = names
+        return self._names.setdefault(id(parameter), (weakref.ref(parameter), None))[1]
 
 
 def _names_of_modules() -> dict[int, tuple[weakref.ref[Any], str | None]]:
