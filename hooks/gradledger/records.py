@@ -137,7 +137,7 @@ class MicroBatch:
     consecutive_target: bool = False  # of the two, consecutive: the targets of a contrastive loss
     # Of accumulated gradients, after the backward before and when this began, if collectives ran.
     samples: Samples | None = None
-    without_gradient: float | None = None  # of the loss: numbers and detached tensors, at first
+    without_gradient: float | None = None  # of the first losses: numbers and detached tensors
     # L2 norm of what this backward alone added to the sampled gradients, including the loss scale
     sample_norm: float | None = None
     missing: dict[str, str] = field(default_factory=dict)

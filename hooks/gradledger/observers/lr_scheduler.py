@@ -134,10 +134,8 @@ class LearningRates(Observer):
             groups = getattr(window.optimizer, "param_groups", None)
             rate = groups[0].get("lr") if groups else None
             if isinstance(rate, float):  # a tensor may be on a device
-                before, window.rate = (
-                    window.rate,
-                    float(rate),
-                )  # one of NumPy compares to its own type
+                before = window.rate
+                window.rate = float(rate)  # comparing numbers of NumPy gives no plain bool
                 window.rate_moves += len(window.micro_batches) > 1 and window.rate != before
 
     def step_begins(self, step: OpenStep, window: OptimizerWindow) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from gradledger_monitor.ingest.schema import CodeRole
 from gradledger_monitor.model.code.locations import CodeLocation
-from gradledger_monitor.model.code.statements import Lines, known_lines
+from gradledger_monitor.model.code.statements import Lines, code_of, indent_of, known_lines
 from gradledger_monitor.model.findings import Finding
 from gradledger_monitor.rules.clip import after_step
 from gradledger_monitor.rules.loop import (
@@ -115,7 +115,7 @@ def _changed_backward(
     changed = change(line.strip(), loss, script)
     if changed is None:
         return None
-    indent = line[: len(line) - len(line.lstrip())]
+    indent = line[: indent_of(line)]
     return Change(call.line, [line], [f"{indent}{changed}"])
 
 
@@ -208,7 +208,7 @@ def _is_window_length(divisor: ast.expr, script: Script) -> bool:
         statement = script.lines.statement(number)
         if statement is not None:
             others |= {ast.unparse(each) for each in _divisors(statement)}
-        elif "/" in text.partition("#")[0]:
+        elif "/" in code_of(text):
             others.add(text)
     return _is_name(divisor) and others == {ast.unparse(divisor)}
 
@@ -273,7 +273,7 @@ def _zeroed_after_step(script: Script) -> Change | None:
     if call is None or optimizer is None or call.via not in ("", "accelerate"):
         return None
     line = script.lines.text[call.line]
-    indent = line[: len(line) - len(line.lstrip())]
+    indent = line[: indent_of(line)]
     return Change(call.line, [line], [line, f"{indent}{optimizer}.zero_grad()"])
 
 
@@ -312,7 +312,7 @@ def _unscaled_before_clip(script: Script) -> Change | None:
     if not is_statement or not script.lines.is_block(clip.line, step.line):
         return None
     line = script.lines.text[clip.line]
-    indent = line[: len(line) - len(line.lstrip())]
+    indent = line[: indent_of(line)]
     added = f"{indent}{ast.unparse(node.func.value)}.unscale_({optimizer})"
     return Change(clip.line, [line], [added, line])
 
@@ -395,11 +395,10 @@ def _moved_behind_step(script: Script, role: CodeRole) -> Change | None:
     if any(number not in script.lines.text for number in range(first, last + 1)):
         return None
     text = script.lines.text
-    indents = {line: len(text[line]) - len(text[line].lstrip()) for line in (first, last)}
+    indents = {line: indent_of(text[line]) for line in (first, last)}
     is_below = indents[step.line] > indents[moving.line]
-    above = script.lines.header(step.line, _CONDITION) if is_below else None
-    if not is_below:
-        above = script.lines.header(moving.line, _LOOP)
+    inner, around = (step, _CONDITION) if is_below else (moving, _LOOP)
+    above = script.lines.header(inner.line, around)
     if above is None or len(above.group(1)) != min(indents.values()):
         return None
     if not _has_neighbour(script, moving.line):
@@ -414,13 +413,13 @@ def _moved_behind_step(script: Script, role: CodeRole) -> Change | None:
 def _has_neighbour(script: Script, number: int) -> bool:
     """Whether the code before or after a line is in its block, which is not left empty."""
     text = script.lines.text
-    indent = len(text[number]) - len(text[number].lstrip())
+    indent = indent_of(text[number])
     for way in (-1, 1):
         near = number + way
-        while near in text and not text[near].partition("#")[0].strip():
+        while near in text and not code_of(text[near]):
             near += way
         line = text.get(near, "")
-        inner = len(line) - len(line.lstrip())
+        inner = indent_of(line)
         if line and (inner == indent or (way < 0 and inner > indent)):
             return True
     return False

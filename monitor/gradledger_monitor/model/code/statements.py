@@ -27,7 +27,7 @@ class Lines:
         if line is None or REMOVED in line or (before is None and number > 1):
             return None
         code = line.strip()
-        if _CONTINUES.search(_code(before)) or _CONTINUED.match((after or "").strip()):
+        if _CONTINUES.search(code_of(before)) or _CONTINUED.match((after or "").strip()):
             return None
         try:
             (statement,) = ast.parse(code).body
@@ -53,25 +53,25 @@ class Lines:
         if first >= last or any(number not in self.text for number in numbers):
             return False
         lines = self.between(first, last)
-        indent = _indent(lines[0])
-        code = [line for line in lines if _code(line)]
-        is_even = all(_indent(line) >= indent for line in code)
+        indent = indent_of(lines[0])
+        code = [line for line in lines if code_of(line)]
+        is_even = all(indent_of(line) >= indent for line in code)
         leaves = any(re.match(r"(?:continue|break|return|raise)\b", line.strip()) for line in code)
         return (
             is_even
-            and _indent(lines[-1]) == indent
+            and indent_of(lines[-1]) == indent
             and not leaves
             and REMOVED not in "".join(lines)
         )
 
     def header(self, number: int, pattern: re.Pattern[str]) -> re.Match[str] | None:
         """The statement around a line that matches, if all lines in between are in its block."""
-        indent = _indent(self.text.get(number, ""))
+        indent = indent_of(self.text.get(number, ""))
         for above in range(number - 1, 0, -1):
             line = self.text.get(above)
             if line is None:
                 return None
-            if _code(line) and _indent(line) < indent:
+            if code_of(line) and indent_of(line) < indent:
                 return pattern.match(line)
         return None
 
@@ -85,10 +85,10 @@ def known_lines(located: Iterable[CodeLocation], file: str) -> Lines:
     return Lines(lines)
 
 
-def _indent(line: str) -> int:
+def indent_of(line: str) -> int:
     return len(line) - len(line.lstrip())
 
 
-def _code(line: str | None) -> str:
+def code_of(line: str | None) -> str:
     """A line without its comment; not exact if a string holds a ``#``."""
     return (line or "").partition("#")[0].strip()

@@ -14,7 +14,7 @@ from gradledger_monitor.model.step_facts import RunInfo, StepFacts
 from gradledger_monitor.rules.framework_fixes import framework
 from gradledger_monitor.rules.objective_names import element_name
 
-PROVED_UNDER_DDP = ("accelerate", "transformers")
+PROVED_UNDER_DDP = ("accelerate", "transformers")  # whose fixes tests apply on two ranks
 # Who calls backward, and which divisions follow: of DDP and FSDP (ranks), of a framework (K), of a
 # pipeline's schedule (K).
 Loop = Literal["plain", "ranks", "pipeline", "accelerate", "transformers", "lightning", "unproved"]
