@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gradledger.observers.ranks import shares
+from gradledger.observers.ranks import flat_copies, shares
 from gradledger_monitor.ingest.schema import StepRecord
 from helpers.training import Recording, cross_entropy, recording, tiny_model, windows
 from helpers.training import tokens as tokens_of
@@ -136,13 +136,13 @@ def test_a_rank_that_holds_all_parameters_sends_none() -> None:
 
 def test_other_values_are_no_copy() -> None:
     values = torch.arange(40.0)
-    assert shares._start_of(values, torch.arange(100.0) + 1000) is None
-    assert shares._start_of(torch.zeros(40), torch.zeros(100)) is None
-    assert shares._start_of(values, torch.cat([torch.zeros(3), values, torch.ones(9)])) == 3
-    assert shares._start_of(values, values[17:]) == -17
+    assert flat_copies._start_of(values, torch.arange(100.0) + 1000) is None
+    assert flat_copies._start_of(torch.zeros(40), torch.zeros(100)) is None
+    assert flat_copies._start_of(values, torch.cat([torch.zeros(3), values, torch.ones(9)])) == 3
+    assert flat_copies._start_of(values, values[17:]) == -17
     changed = values.clone()
     changed[20] = 0.0
-    assert shares._start_of(values, changed) is None
+    assert flat_copies._start_of(values, changed) is None
 
 
 @pytest.mark.usefixtures("of_two_ranks")

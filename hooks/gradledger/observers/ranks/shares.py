@@ -29,6 +29,7 @@ from gradledger.capture.open_parts import OpenShares
 from gradledger.capture.open_records import CountedMicroBatch, OpenMicroBatch, OpenStep
 from gradledger.capture.open_terms import HALF
 from gradledger.observers.base import Observer
+from gradledger.observers.ranks.flat_copies import find_copies
 from gradledger.observers.ranks.process_groups import world_size
 
 if TYPE_CHECKING:
@@ -37,8 +38,6 @@ if TYPE_CHECKING:
 MOST_SEARCHES = 4  # of graphs for parameters that no optimizer holds; for the copies of a window
 MOST_SAMPLED = 32  # parameters
 COORDINATES = 64  # of all parameters together, if there are not more of them
-RUN = 8  # numbers in sequence by which a part of a copy is recognised
-MOST_CANDIDATES = 8  # where such a sequence may begin
 MOST_COMPARED = 20_000_000  # elements, in the search for the copies of one optimizer
 
 
@@ -265,7 +264,7 @@ class Shares(Observer):
         copied: list[_Piece] = []
         total = 0
         for piece, leaf in leaves:
-            for part, copy in _parts(piece, _find(masters, leaf)):
+            for part, copy in _parts(piece, find_copies(masters, leaf)):
                 held.append(copy)
                 copies.append(copy._replace(number=total))
                 copied.append(part._replace(number=total))
@@ -298,37 +297,6 @@ def _parts(piece: _Piece, holders: list[tuple[Any, int]]) -> Iterator[tuple[_Pie
             part, begin = piece.part(low, high), high
             at = first + low * piece.stride
             yield part, part._replace(parameter=weakref.ref(master), size=size, first=at)
-
-
-def _find(masters: Sequence[Any], leaf: Any) -> list[tuple[Any, int]]:
-    """The parameters that have the values of a leaf, or some of them, and where it begins there.
-
-    That is negative if the first of its values are not in it.
-    """
-    values = leaf.detach().reshape(-1)
-    result = []
-    for master in masters:
-        start = _start_of(values, master.detach().reshape(-1).to(values.dtype))
-        if start is not None:
-            result.append((master, start))
-    return result
-
-
-def _start_of(values: torch.Tensor, copies: torch.Tensor) -> int | None:
-    size, length = len(values), len(copies)
-    if size < RUN:
-        return None
-    for begin in dict.fromkeys((0, (size - RUN) // 3, (size - RUN) * 2 // 3, size - RUN)):
-        run = values[begin : begin + RUN]
-        if len(run.unique()) < RUN // 2:
-            continue  # such as zeros
-        for at in (copies == run[0]).nonzero().flatten()[:MOST_CANDIDATES].tolist():
-            start = int(at) - begin
-            low, high = max(0, start), min(length, start + size)
-            same = torch.equal(copies[low:high], values[low - start : high - start])
-            if high - low >= RUN and same:
-                return start
-    return None
 
 
 def _constant(count: int, value: float, device: torch.device) -> torch.Tensor:
