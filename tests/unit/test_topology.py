@@ -53,7 +53,7 @@ def test_targets_that_hardly_vary_show_nothing() -> None:
 
     def same(*data: float) -> list[list[int]]:
         steps = [{rank_: accepted(rank(8, each)) for rank_ in range(2)} for each in data]
-        return topology(2, steps[-1], earlier=steps[:-1]).same_data
+        return topology(2, steps[-1], earlier=lambda: steps[:-1]).same_data
 
     assert same(1.5, 1.5) == same(1.5, 1.5, 1.5, 2.5) == []
     assert same(1.5) == same(1.5, 2.5) == same(1.5, 1.5, 2.5, 3.5) == [[0, 1]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
 from gradledger_monitor.evaluation.quarantine import CannotEvaluate, evaluating
 from gradledger_monitor.model.step_facts import RecordsByRank, RunInfo, merge
@@ -18,18 +19,33 @@ RECENT = 50  # steps, as many as the rules average over
 MOST_RECORDS = 1_024  # that a page reads, over all ranks
 
 
-def steps_in_memory(info: RunInfo, most: int = RECENT) -> int:
-    """How many steps a page may read: ``most``, or fewer if the run has many ranks."""
-    return max(1, min(most, MOST_RECORDS // info.world_size))
+@dataclass(frozen=True)
+class RecentSteps:
+    """The last steps of one optimizer: the records of all ranks by step, and the windows."""
+
+    records: Mapping[int, RecordsByRank]
+    windows: list[Window]
+
+
+def recent_steps(
+    store: Store, run: str, optimizer: int, last: int, most: int = RECENT
+) -> RecentSteps:
+    """The last steps up to ``last``, ascending; those whose records are pruned are left out."""
+    info = queries.run_info(store, run)
+    records = recent_records(store, run, optimizer, last, steps_in_memory(info, most))
+    return RecentSteps(records, list(_windows(info, optimizer, records)))
 
 
 def recent_windows(
     store: Store, run: str, optimizer: int, last: int, most: int = RECENT
 ) -> list[Window]:
-    """The last windows up to a step, ascending; those whose records are pruned are left out."""
-    info = queries.run_info(store, run)
-    records = recent_records(store, run, optimizer, last, steps_in_memory(info, most))
-    return list(_windows(info, optimizer, records))
+    """The windows of the last steps up to ``last``."""
+    return recent_steps(store, run, optimizer, last, most).windows
+
+
+def steps_in_memory(info: RunInfo, most: int = RECENT) -> int:
+    """How many steps a page may read: ``most``, or fewer if the run has many ranks."""
+    return max(1, min(most, MOST_RECORDS // info.world_size))
 
 
 def at_step(windows: Iterable[Window], optimizer: int, step: int) -> Window | None:

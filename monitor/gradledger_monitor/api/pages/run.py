@@ -21,7 +21,7 @@ from gradledger_monitor.model.step_facts import IMPORTED_FROM
 from gradledger_monitor.reports.layers import layers_by_step
 from gradledger_monitor.reports.objectives import ObjectiveSummary, objective_curves, summarize
 from gradledger_monitor.reports.topology import run_topology
-from gradledger_monitor.reports.windows import at_step, recent_windows
+from gradledger_monitor.reports.windows import at_step, recent_steps, recent_windows
 from gradledger_monitor.rules.objective_verdicts import objective_verdicts
 from gradledger_monitor.rules.overrides import is_overridden
 from gradledger_monitor.rules.rule import Window
@@ -62,9 +62,10 @@ def show_run(
     coverage = headline.coverage(evaluation)
     last_step = queries.last_evaluated_steps(store, run).get(optimizer, 0)
     latest = _latest(store, run, optimizer, last_step)
-    windows = recent_windows(store, run, optimizer, last_step) if last_step else []
+    recent = recent_steps(store, run, optimizer, last_step)
+    windows = recent.windows
     objectives = summarize(optimizer, windows, evaluation.findings)
-    shape = run_topology(store, run, optimizer, windows)
+    shape = run_topology(store, run, optimizer, recent)
     absent = shape.never_sent if shape else []
     summary = headline.summarize(evaluation, row.steps, row.world_size, absent)
     ranks = rank_table.table(shape.topology, shape.step, shape.never_sent) if shape else None

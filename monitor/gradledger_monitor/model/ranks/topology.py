@@ -13,7 +13,7 @@ stages before it, and are no members of their own.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -70,11 +70,12 @@ def topology(
     world_size: int,
     records: RecordsByRank,
     loss: str | None = None,
-    earlier: Iterable[RecordsByRank] = (),
+    earlier: Callable[[], Iterable[RecordsByRank]] = tuple,
 ) -> Topology:
     """The topology that the records of one step show; ``loss`` is the kind whose tokens count.
 
-    ``earlier`` are the records of steps before it, which show whether targets vary.
+    ``earlier`` returns the records of steps before it, which show whether targets vary. It is
+    called only if ranks have the same targets.
     """
     parts = [_part(rank, record, loss) for rank, record in sorted(records.items())]
     groups = {tuple(sorted(r.data_group)) for r in records.values() if r.data_group}
@@ -82,7 +83,7 @@ def topology(
     return Topology(
         world_size=world_size,
         data_groups=[list(group) for group in sorted(groups)],
-        same_data=_same_data(records, [*earlier, records]),
+        same_data=_same_data(records, earlier),
         without_loss=without_loss if len(without_loss) < len(parts) else [],
         ranks=parts,
     )
@@ -103,13 +104,17 @@ def _tokens(batch: MicroBatch, loss: str | None) -> int | None:
     return tokens_of(structs.replace(batch, terms=terms))
 
 
-def _same_data(records: RecordsByRank, steps: Sequence[RecordsByRank]) -> list[Ranks]:
+def _same_data(
+    records: RecordsByRank, earlier: Callable[[], Iterable[RecordsByRank]]
+) -> list[Ranks]:
     by_data: dict[tuple[float, ...], Ranks] = {}
     for rank, record in sorted(records.items()):
         fingerprints = tuple(_fingerprints(record))
         if fingerprints:
             by_data.setdefault(fingerprints, []).append(rank)
-    return [r for r in by_data.values() if len(r) > 1 and _varies(steps, r[0])]
+    same = [ranks for ranks in by_data.values() if len(ranks) > 1]
+    steps = [*earlier(), records] if same else []
+    return [ranks for ranks in same if _varies(steps, ranks[0])]
 
 
 def _varies(steps: Sequence[RecordsByRank], rank: int) -> bool:
