@@ -776,6 +776,22 @@ def test_micro_batches_after_which_the_parameters_changed_were_not_discarded() -
         assert (finding is not None) == reported
 
 
+def test_a_second_pass_over_a_part_of_the_window_is_reported_if_all_of_it_divides() -> None:
+    """SAM that accumulates: the first pass has four micro-batches, the step the last one again."""
+
+    def title(weight: float, again: float) -> str | None:
+        sent = record([term(10, weight / 10)] * 5, 2)
+        for micro_batch, data in zip(sent.micro_batches, (1.5, 2.5, 3.5, 4.5, again), strict=True):
+            micro_batch.fingerprint = data
+        sent.micro_batches[4].fresh = sent.micro_batches[4].parameters_changed = True
+        finding = finding_of("loop.discarded_microbatches", begun(1), facts(sent))
+        return finding and finding.title
+
+    assert title(1 / 4, 4.5) == "The step applies 1 of 4 micro-batches, and divides by 4"
+    assert title(1.0, 4.5) is None  # its mean
+    assert title(1 / 5, 5.5) is None  # no second pass: other data
+
+
 def test_loops_that_assign_the_gradients_are_no_loops_without_any() -> None:
     """Such as flat shards: the optimizer holds a copy, and the loop assigns its gradient."""
     assigned = judged([facts(record([], norm=0.5))]).coverage

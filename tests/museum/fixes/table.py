@@ -50,6 +50,10 @@ PLAIN = {
         "loop.step_every_microbatch.FIX_OF_OTHER",
     ),
     "loop/never_zeroed": ("loop.grads_not_zeroed", "loop.grads_not_zeroed.FIX"),
+    "loop/second_pass_of_one": (
+        "loop.discarded_microbatches",
+        "loop.discarded_microbatches.FIX_SECOND_PASS",
+    ),
     "loop/stepped_twice": ("loop.double_step", "loop.double_step.FIX"),
     "loop/steps_each": ("loop.step_every_microbatch", "loop.step_every_microbatch.FIX"),
     "loop/tail_zeroed": ("loop.discarded_microbatches", "loop.discarded_microbatches.FIX"),

@@ -10,9 +10,11 @@ from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.unmeasured import without_backward
+from gradledger_monitor.rules.balance.explanations import DISCARDED
 from gradledger_monitor.rules.definition import DEFAULTS
+from gradledger_monitor.rules.gradient_scale_effects import constant_factor_effect
 from gradledger_monitor.rules.loop.dropped_windows import drops_smaller, guarded
-from gradledger_monitor.rules.number_text import counted
+from gradledger_monitor.rules.number_text import counted, significant
 from gradledger_monitor.rules.objective_names import counted_tokens
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_measured
 from gradledger_monitor.rules.state import declare
@@ -25,6 +27,9 @@ for i, (x, y) in enumerate(loader):
         optimizer.step()
         optimizer.zero_grad()"""
 
+FIX_SECOND_PASS = """\
+for x, y in batches:                          # all of the window, as in the first pass
+    (loss_fn(model(x), y) / len(batches)).backward()"""
 
 # A loop that steps on every micro-batch may discard one now and then. One that accumulates has a
 # window of a single micro-batch where ``i % K == 0`` or an epoch begins.
@@ -36,7 +41,9 @@ class DiscardedMicrobatches(Rule):
 
     **What it sees**
 
-    Micro-batches whose gradients were zeroed before any optimizer stepped on them.
+    Micro-batches whose gradients were zeroed before any optimizer stepped on them. Or, where the
+    parameters were moved before, and some of the data ran again (SAM): a step on that part alone,
+    whose balance is the part's share of the micro-batches.
 
     **Why it matters**
 
@@ -50,7 +57,7 @@ class DiscardedMicrobatches(Rule):
 
     **When it is silent**
 
-    The same data run again (SAM); a backward for the gradient of an input (adversarial training),
+    All of the data run again (SAM); a backward for the gradient of an input (adversarial training),
     which is looked for in the first 16 backwards, and as long as there is one; the loss or the norm
     was not finite, or all whole windows that were discarded had larger norms than the step, so that
     a guard discarded the gradients (``loop.dropped_windows`` counts those); more than one in eight
@@ -92,8 +99,10 @@ class DiscardedMicrobatches(Rule):
         if not self._smaller:
             applied |= set(map(id, guarded(facts)))
         lost = [m for m in facts.discarded if _finite(m) and id(m) not in applied]
-        if not lost or facts.step == 1:
+        if facts.step == 1:
             return OK
+        if not lost:
+            return _of_second_pass(window)
         tokens, held = counted_tokens(lost)
         return finding(
             "warning",
@@ -105,6 +114,32 @@ class DiscardedMicrobatches(Rule):
             discarded_tokens=tokens,
             micro_batches=len(record.micro_batches),
         )
+
+
+def _of_second_pass(window: Window) -> Outcome:
+    """Some micro-batches ran again after the parameters were moved, and are divided by all.
+
+    Weights of the others that are meant so would not have exactly this balance.
+    """
+    facts, objective = window.facts, window.balance.objective
+    begun_again = (facts.applied_from or 0) > len(facts.discarded)
+    if not begun_again or objective is None or window.balance.reason != DISCARDED:
+        return OK
+    k, lost = facts.micro_batches_of(objective), len(facts.discarded)
+    others = "other one" if k == 1 else f"other {k}"
+    runs = "runs again, and its" if k == 1 else "run again, and their"
+    return finding(
+        "warning",
+        f"The step applies {k} of {k + lost} micro-batches, and divides by {k + lost}",
+        f"The gradients of {counted(lost, 'micro-batch')} only moved the parameters, as the first "
+        f"pass of sharpness-aware minimization does, and were zeroed. The {others} {runs} loss is "
+        f"divided by {k + lost}: the balance is {significant(objective.ledger.balance)}. "
+        f"{constant_factor_effect(k / (k + lost), facts)}.",
+        FIX_SECOND_PASS,
+        discarded=lost,
+        micro_batches=k,
+        balance=round(objective.ledger.balance, 6),
+    )
 
 
 def _effect(facts: StepFacts) -> str:
