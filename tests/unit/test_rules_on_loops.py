@@ -785,7 +785,7 @@ def test_a_second_pass_over_a_part_of_the_window_is_reported_if_all_of_it_divide
             micro_batch.fingerprint = data
         sent.micro_batches[4].fresh = sent.micro_batches[4].parameters_changed = True
         finding = finding_of("loop.discarded_microbatches", begun(1), facts(sent))
-        return finding and finding.title
+        return finding.title if finding else None
 
     assert title(1 / 4, 4.5) == "The step applies 1 of 4 micro-batches, and divides by 4"
     assert title(1.0, 4.5) is None  # its mean

@@ -11,6 +11,7 @@ from gradledger.records import StepRecord, Term
 from gradledger_monitor.model.chart_metrics import chart_metrics
 from gradledger_monitor.model.findings import EvaluationResult, Finding
 from gradledger_monitor.model.step_facts import StepFacts
+from gradledger_monitor.rules.balance.means_of_losses import FURTHER_TOKENS
 from gradledger_monitor.rules.number_text import percent
 from gradledger_monitor.rules.reduction.weights_not_evaluated import (
     BY_DATA,
@@ -439,3 +440,20 @@ def test_a_mean_of_losses_of_one_form_may_be_one_of_samples(
     evaluation = judged([facts(record(batches, number)) for number in (1, 2)])
     assert (RULE in accused(evaluation)) == is_named
     assert evaluation.coverage[RULE].endswith(OF_SAMPLES) != is_named
+
+
+@pytest.mark.parametrize(
+    ("counts", "is_named"),
+    [
+        ([(48, 46, 44), (48, 46, 44)], False),  # two sequences, three predictions
+        ([(24, 24, 20), (24, 24, 20)], True),  # chunks
+        ([(48, 46, 44), (12, 10, 8)], True),  # means of micro-batches, too
+    ],
+)
+def test_losses_that_predict_one_token_further_each_are_no_chunks(
+    counts: list[tuple[int, ...]], is_named: bool
+) -> None:
+    batches = [[term(n, 1 / n / len(c) / 2, "mean", head=1) for n in c] for c in counts]
+    evaluation = judged([facts(record(batches, number)) for number in (1, 2)])
+    assert (RULE in accused(evaluation)) == is_named
+    assert evaluation.coverage[RULE].endswith(FURTHER_TOKENS) != is_named

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from itertools import combinations
+from itertools import combinations, pairwise
 
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.objectives import Objective, losses_together
+from gradledger_monitor.model.readings import WeightedTerm
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.token_ledger import total
 from gradledger_monitor.rules.balance.evidence import Near, is_bare_reduction, is_divided_by
 from gradledger_monitor.rules.balance.patterns import Diagnosis
 
+FURTHER_TOKENS = (
+    "each loss of a micro-batch has the same number of tokens less than the one before, and is a "
+    "mean: if they are parts of one loss, its tokens have different weights; if each predicts one "
+    'token further, declare contract="sample"'
+)
 PARTS_OR_TASKS = "several losses add up to one mean: parts of one loss or separate tasks, unknown"
 
 
@@ -91,6 +97,31 @@ def may_be_of_samples(facts: StepFacts, objective: Objective, objectives: list[O
     share = Near(abs(objective.coefficient or 1.0) / parts, facts.tolerance)
     each_counts_once = share(whole) or share(whole / columns)
     return each_counts_once and all(equal(term.tokens * term.weight) for term in terms)
+
+
+def may_predict_further_tokens(objective: Objective, tolerance: float) -> bool:
+    """Whether the losses of each micro-batch may be predictions of one token further each.
+
+    The second of such losses has one token of each sequence less than the first, and so on, and
+    each is a mean (Gloeckle et al. 2024, https://arxiv.org/abs/2404.19737, equation 2). Two losses
+    are read as tasks already. Unequal weights of the first ones are a mistake in either case.
+    """
+    first = [term.weight for term in objective.terms if term.part == 1]
+    if not all(map(Near(first[0], tolerance), first)):
+        return False
+    parts: dict[tuple[int, int], list[WeightedTerm]] = {}
+    for term in objective.terms:
+        parts.setdefault((term.rank, term.micro_batch), []).append(term)
+    return all(_shrink_by_one(terms, tolerance) for terms in parts.values())
+
+
+def _shrink_by_one(terms: list[WeightedTerm], tolerance: float) -> bool:
+    counts = [term.tokens for term in terms]
+    differences = {first - second for first, second in pairwise(counts)}
+    if len(differences) != 1 or min(differences) <= 0:
+        return False
+    equal = Near(terms[0].tokens * terms[0].weight, tolerance)
+    return len(counts) > 2 and all(equal(term.tokens * term.weight) for term in terms)
 
 
 def _form(objective: Objective) -> tuple[str, str, str | None]:

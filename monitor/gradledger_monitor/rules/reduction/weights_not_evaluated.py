@@ -21,7 +21,12 @@ from gradledger_monitor.rules.balance.evidence import (
     may_have_pairs_of_lists,
     reductions,
 )
-from gradledger_monitor.rules.balance.means_of_losses import PARTS_OR_TASKS, may_be_of_samples
+from gradledger_monitor.rules.balance.means_of_losses import (
+    FURTHER_TOKENS,
+    PARTS_OR_TASKS,
+    may_be_of_samples,
+    may_predict_further_tokens,
+)
 from gradledger_monitor.rules.reduction.common import share as share_of
 from gradledger_monitor.rules.rule import not_applicable, not_measured
 
@@ -93,6 +98,8 @@ def why_not_evaluated(
         return not_measured(COMPARISONS)
     if reading.is_of_means(facts.tolerance) and may_be_of_episodes(facts, objective):
         return not_measured(EPISODES)
+    if may_predict_further_tokens(objective, facts.tolerance):
+        return not_measured(FURTHER_TOKENS)
     if may_be_of_samples(facts, objective, objectives):
         return not_measured(OF_SAMPLES)
     if objective is not objectives[0]:
