@@ -6,12 +6,14 @@ device.
 
 from __future__ import annotations
 
+import inspect
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary, WeakSet
 
 import torch
+from torch.amp.grad_scaler import OptState
 from torch.optim import Optimizer
 
 from gradledger.capture.async_copy import Deferred
@@ -231,12 +233,41 @@ class GradScalerCalls(Observer):
                 scaler in self._loaded,
                 bool(self._thread.unused),
             )
+        if scaler is not None and _gets_the_scaler(window.optimizer):
+            if _stage_of(scaler, window.optimizer) is OptState.READY:
+                step.grad_scale = Deferred(scaler._scale, volatile=True)
+            return
         scale = getattr(window.optimizer, "grad_scale", None)
         if isinstance(scale, torch.Tensor):
             step.grad_scale = Deferred(scale, volatile=True)
             found_inf = getattr(window.optimizer, "found_inf", None)
             if isinstance(found_inf, torch.Tensor):
                 step.found_inf = Deferred(found_inf, volatile=True)
+
+    def step_ends(self, step: OpenStep, window: OptimizerWindow) -> None:
+        """Copy the check for infinities if the optimizer gets the scaler and skips by itself."""
+        scaler = self._thread.stepping
+        if scaler is None or not _gets_the_scaler(window.optimizer):
+            return
+        infinite = scaler._per_optimizer_states[id(window.optimizer)]["found_inf_per_device"]
+        if len(infinite) == 1:
+            step.found_inf = Deferred(next(iter(infinite.values())), volatile=True)
+
+
+def _gets_the_scaler(optimizer: Any) -> bool:
+    """Whether the scaler passes itself to the step, which then unscales and skips.
+
+    PyTorch deprecates this form of fused optimizers, which has no ``grad_scale``.
+    """
+    if not getattr(optimizer, "_step_supports_amp_scaling", False):
+        return False
+    return "grad_scaler" in inspect.signature(optimizer.step).parameters
+
+
+def _stage_of(scaler: Any, optimizer: Any) -> OptState:
+    """Whether the loop has unscaled the gradients already."""
+    stage: OptState = scaler._per_optimizer_states[id(optimizer)]["stage"]
+    return stage
 
 
 def _key(node: Any) -> NodeKey:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import copy
+import math
+from collections.abc import Iterable
+from typing import Any
 
 import pytest
 import torch
@@ -217,6 +220,47 @@ def test_a_fused_optimizer_that_unscales_in_its_kernel_changes_nothing() -> None
     assert [chart_metrics(f)["balance"] for f in recorded.facts()] == pytest.approx(
         [1] * 4, rel=1e-3
     )
+
+
+class UnscalesInStep(torch.optim.Optimizer):
+    """The form of fused optimizers that ``GradScaler`` passes itself to, such as NVIDIA's LAMB."""
+
+    _step_supports_amp_scaling = True
+
+    def __init__(self, parameters: Iterable[Tensor]) -> None:
+        super().__init__(parameters, {"lr": 0.01})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None, grad_scaler: Any = None) -> None:  # type: ignore[override]
+        parameters = self.param_groups[0]["params"]
+        infinite = grad_scaler._check_inf_per_device(self)
+        if any(float(each) for each in infinite.values()):
+            return
+        for parameter in parameters:
+            parameter.sub_(parameter.grad / grad_scaler.get_scale(), alpha=self.defaults["lr"])
+
+
+@pytest.mark.filterwarnings("ignore:GradScaler is going to stop passing itself")
+@pytest.mark.parametrize("unscaled", [False, True])
+def test_an_optimizer_that_gets_the_scaler_unscales_and_skips_by_itself(unscaled: bool) -> None:
+    model = tiny_model()
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**12)
+    with recording() as recorded:
+        optimizer = UnscalesInStep(model.parameters())
+        for number, window in enumerate(windows(4)):
+            for batch in window:
+                loss = cross_entropy(model, batch, reduction="sum") / count(window)
+                scaler.scale(loss * math.inf if number == 2 else loss).backward()
+            if unscaled:
+                scaler.unscale_(optimizer)
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+    assert answer(recorded) == ({}, "balanced")
+    records = recorded.records()
+    assert [record.skipped for record in records] == [False, False, True, False]
+    applied = [f for f, record in zip(recorded.facts(), records, strict=True) if not record.skipped]
+    assert [chart_metrics(f)["balance"] for f in applied] == pytest.approx([1] * 3, rel=1e-3)
 
 
 def test_a_closure_is_a_window_of_its_own() -> None:
