@@ -67,6 +67,23 @@ def test_a_loop_that_had_a_reason_to_discard_them_is_left_alone() -> None:
     assert discarded_windows(loss=math.nan) is None
 
 
+@pytest.mark.parametrize(
+    ("applied", "reported"),
+    [(["MseLossBackward0"], True), ([CROSS_ENTROPY], False), ([CROSS_ENTROPY, "Mse"], False)],
+)
+def test_another_loss_on_the_same_data_does_not_replace_the_one_that_was_zeroed(
+    applied: list[str], reported: bool
+) -> None:
+    """Unlike SAM, and unlike weights of tasks that follow from the gradient of each."""
+    sent = record([term(10, 0.1), [term(10, 0.1, kind=kind) for kind in applied]], 2)
+    sent.micro_batches[1].fresh = True
+    for micro_batch in sent.micro_batches:
+        micro_batch.fingerprint, micro_batch.constant_target = 3.0, False
+    for rule in ("loop.discarded_microbatches", "loop.zeroed_every_microbatch"):
+        finding = finding_of(rule, facts(sent), facts(dataclasses.replace(sent, step=3)))
+        assert (finding is not None) == reported
+
+
 def test_a_loop_that_also_steps_after_one_micro_batch_accumulates_nothing_to_discard() -> None:
     lost = record([term(10, 0.1), term(10, 0.1)], 2)
     lost.micro_batches[1].fresh = True

@@ -79,8 +79,7 @@ class OpenMicroBatch:
     input_leaves: tuple[Any, ...] = ()  # weak references to these inputs
     targets: Deferred | None = None  # some of the loss's targets
     stepped_by: dict[int, bool] = field(default_factory=dict)  # optimizers: did they hold it alone
-    # Parameters (by id) whose gradients FSDP accumulates outside ``.grad``.
-    hidden_parameters: frozenset[int] = frozenset()
+    hidden_parameters: frozenset[int] = frozenset()  # ids; FSDP holds gradients outside ``.grad``
     reductions: frozenset[Any] = frozenset()  # by FSDP2, over ranks: see ``observers.ranks.fsdp2``
     missing: dict[str, str] = field(default_factory=dict)
     undo: list[Callable[[], None]] = field(default_factory=list)  # run when backward has ended
@@ -141,12 +140,12 @@ class CountedMicroBatch:
     sample_before: Deferred | None = None
     window: int = 0  # the id of the window
     sample_after: Deferred | None = None  # when the backward had ended
-    # the gradients of this rank alone then, if hooks may have combined them in the backward
-    sample_own: Deferred | None = None
+    sample_own: Deferred | None = None  # of this rank alone, if hooks may have combined them then
     half: bool = False  # the sample is of gradients in half precision
     norms: Deferred | None = None  # of the gradients then, if no optimizer holds the parameters
     returned: bool = False  # by ``torch.autograd.grad``, and not added to ``.grad``
     already_stepped: bool = False  # another optimizer stepped on it before this one did
+    later: list[CountedMicroBatch] = field(default_factory=list)  # if another will step on it
     changed: bool = False  # most parameters, since the backward before it in the window
     call: int | None = None  # see ``CalledFrom.locate_backward``
 
@@ -159,7 +158,8 @@ class CountedMicroBatch:
     def resolve(self) -> MicroBatch:
         """The wire record, with the state of this optimizer's gradients when it began."""
         record = self.micro_batch.resolve()
-        record.fresh, record.claimed = self.was_fresh(), self.already_stepped
+        record.fresh = self.was_fresh()
+        record.claimed = self.already_stepped or any(m.was_fresh() for m in self.later)
         record.parameters_changed, record.call = self.changed, self.call
         return keep_own(record, self.micro_batch.terms, self.micro_batch.reach, self.window)
 

@@ -345,6 +345,11 @@ class OpenWindows:
         """Close a window with a step of its optimizer."""
         self.closed = window.closed_as = self.closed + 1
         note_step(window, self.index_of(window), self)
+        others = [other for other in self if other is not window and other.micro_batches]
+        awaited = {id(other.micro_batches[-1].micro_batch) for other in others}
+        for number, counted in enumerate(window.micro_batches, 1):
+            if id(counted.micro_batch) in awaited:
+                counted.later = window.micro_batches[number:]
         return window.close(self.index_of(window), now)
 
     def abandoned(self) -> list[OptimizerWindow]:

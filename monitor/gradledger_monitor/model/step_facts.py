@@ -27,7 +27,13 @@ from gradledger_monitor.model import tolerances
 from gradledger_monitor.model.batch_size import samples_of, sum_if_complete, tokens_of
 from gradledger_monitor.model.clipping import clipping_of_window, shared_factor, unscale_factor
 from gradledger_monitor.model.losses import names as loss_names
-from gradledger_monitor.model.losses.repeated import adds_again, leaked_losses
+from gradledger_monitor.model.losses.repeated import (
+    adds_again,
+    data_of,
+    discarded,
+    leaked_losses,
+    left_out_of_second_pass,
+)
 from gradledger_monitor.model.losses.reported import mean_over_tokens, sum_of_roots
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.objectives import (
@@ -125,7 +131,7 @@ class StepFacts:
         self.micro_batches = len(applied)  # K
         self.applied_from = applied[0][0] if applied else 0  # index of the first that was applied
         # micro-batches before it, zeroed before any optimizer stepped on them, and not run again
-        self.discarded = self._discarded() if self.applied_from else []
+        self.discarded = discarded(record, applied) if self.applied_from else []
         self.scale = _scale(record)
         self._calls = calls = _by_op(record.events)
         own = [event for event in record.events if event.own]
@@ -153,14 +159,10 @@ class StepFacts:
 
     # ------------------------------------------------------------------ the plain facts
 
-    def _discarded(self) -> list[MicroBatch]:
-        zeroed = [m for m in self.record.micro_batches[: self.applied_from] if not m.claimed]
-        if not zeroed:
-            return zeroed
-        again = {_data_of(m) for _, m in self.applied} - {None}
-        if self.record.closure:  # which an optimizer may evaluate several times, on the same data
-            again.add(None)
-        return [m for m in zeroed if _data_of(m) not in again and not m.reaches_input]  # an attack
+    @property
+    def left_out_of_second_pass(self) -> list[MicroBatch]:
+        """Micro-batches that only moved the parameters (SAM), while others of them ran again."""
+        return left_out_of_second_pass(self.record, self.applied) if self.applied_from else []
 
     @property
     def parameters_changed(self) -> bool:
@@ -170,7 +172,7 @@ class StepFacts:
     @property
     def two_of_each_batch(self) -> bool:
         """Whether each batch has two backwards in a row, as in adversarial training."""
-        data = [_data_of(m) for _, m in self.applied]
+        data = [data_of(m) for _, m in self.applied]
         return (
             data[::2] == data[1::2] and None not in data and (len(set(data)) > 1 or len(data) == 2)
         )
@@ -477,11 +479,6 @@ def _scale(record: StepRecord) -> float | None:
 def _tolerance(records: Iterable[StepRecord]) -> float:
     half = any(record.half_precision for record in records)
     return tolerances.WEIGHT_HALF if half else tolerances.WEIGHT
-
-
-def _data_of(micro_batch: MicroBatch) -> float | None:
-    """The fingerprint of its targets, if they depend on the data; None if they show nothing."""
-    return None if micro_batch.constant_target else number(micro_batch.fingerprint)
 
 
 def _tokens_and_weight(term: Term, part: int) -> tuple[float, float] | None:

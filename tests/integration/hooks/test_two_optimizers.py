@@ -1,9 +1,11 @@
-"""Two optimizers of one loss, of which one steps more often than the other."""
+"""Two optimizers that share a loss, of which one may step more often than the other."""
 
 from __future__ import annotations
 
 import pytest
 import torch
+import torch.nn.functional as F
+from torch import nn
 
 from helpers.training import accused, cross_entropy, recording, tiny_model, windows
 
@@ -52,3 +54,25 @@ def test_an_optimizer_that_steps_on_each_micro_batch_of_another_is_named(when: s
 @pytest.mark.parametrize("when", ["together", "alternately", "divided later"])
 def test_optimizers_that_step_together_or_on_other_losses_are_left_alone(when: str) -> None:
     assert EARLY not in train(when)
+
+
+def test_a_loss_whose_gradients_at_the_critic_are_zeroed_is_not_discarded() -> None:
+    """Both optimizers of a GAN step at the end, the critic's first."""
+    torch.manual_seed(0)
+    model, critic = nn.Linear(4, 4), nn.Linear(4, 1)
+    with recording() as recorded:
+        slow = torch.optim.SGD(model.parameters(), lr=0.01)
+        fast = torch.optim.SGD(critic.parameters(), lr=0.01)
+        for _ in range(4):
+            slow.zero_grad()
+            fake = model(torch.randn(6, 4))
+            F.binary_cross_entropy_with_logits(critic(fake), torch.ones(6, 1)).backward()
+            fast.zero_grad()
+            logits = critic(torch.cat([fake.detach(), torch.randn(6, 4)]))
+            labels = torch.cat([torch.zeros(6, 1), torch.ones(6, 1)])
+            F.binary_cross_entropy_with_logits(logits, labels).backward()
+            fast.step()
+            slow.step()
+    evaluation = recorded.evaluation(optimizers=["SGD", "SGD"])
+    assert accused(evaluation) == {}
+    assert evaluation.verdict == "balanced"

@@ -1,12 +1,15 @@
-"""Backwards of a window that add what its micro-batches do not: leaked losses, and earlier ones."""
+"""Backwards of a window whose losses are others' or earlier ones, and those that are discarded."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
 
-from gradledger_monitor.ingest.schema import MicroBatch
+from gradledger_monitor.ingest.schema import MicroBatch, StepRecord
 from gradledger_monitor.model.losses.names import IndexedMicroBatches
+from gradledger_monitor.model.numbers import number
+
+LossKey = tuple[str, int | None]  # the kind of a loss, and its head
 
 
 def leaked_losses(applied: IndexedMicroBatches) -> list[int]:
@@ -19,6 +22,68 @@ def leaked_losses(applied: IndexedMicroBatches) -> list[int]:
         return claimed
     losses = {tuple((t.kind, t.head, t.reduction) for t in m.terms) for _, m in applied}
     return claimed if len(claimed) < len(applied) and len(losses) > 1 else []
+
+
+def discarded(record: StepRecord, applied: IndexedMicroBatches) -> list[MicroBatch]:
+    """Micro-batches that were zeroed before any optimizer stepped on them, and do not run again.
+
+    Those before a change of the parameters were applied by other means, or serve to find it (SAM).
+    Another loss on the same data does not replace them.
+    """
+    zeroed, _ = _zeroed(record)
+    return _not_run_again(zeroed, record, applied)
+
+
+def left_out_of_second_pass(record: StepRecord, applied: IndexedMicroBatches) -> list[MicroBatch]:
+    """Micro-batches that only moved the parameters (SAM), while others of them ran again."""
+    _, moving = _zeroed(record)
+    left_out = _not_run_again(moving, record, applied)
+    return left_out if len(left_out) < len(moving) else []
+
+
+def _zeroed(record: StepRecord) -> tuple[list[MicroBatch], list[MicroBatch]]:
+    """The micro-batches that were zeroed: without a change of the parameters before, and with one."""
+    unmoved: list[MicroBatch] = []
+    moving: list[MicroBatch] = []
+    held: list[MicroBatch] = []
+    for m in record.micro_batches:
+        if m.fresh:
+            (moving if m.parameters_changed else unmoved).extend(held)
+            held = []
+        held.append(m)
+    return unmoved, moving
+
+
+def _not_run_again(
+    zeroed: list[MicroBatch], record: StepRecord, applied: IndexedMicroBatches
+) -> list[MicroBatch]:
+    again: dict[float | None, set[LossKey]] = {}
+    for _, m in applied:
+        again.setdefault(data_of(m), set()).update(_losses_of(m))
+    if not record.closure:  # which an optimizer may evaluate several times, on the same data
+        again.pop(None, None)
+
+    def runs_again(m: MicroBatch) -> bool:
+        losses = again.get(data_of(m))
+        return losses is not None and all(_is_among(loss, losses) for loss in _losses_of(m))
+
+    left = [m for m in zeroed if not m.claimed and not m.reaches_input]  # an attack
+    return [m for m in left if not runs_again(m)]
+
+
+def data_of(micro_batch: MicroBatch) -> float | None:
+    """The fingerprint of its targets, if they depend on the data; None if they show nothing."""
+    return None if micro_batch.constant_target else number(micro_batch.fingerprint)
+
+
+def _losses_of(micro_batch: MicroBatch) -> set[LossKey]:
+    return {(term.kind, term.head) for term in micro_batch.terms}
+
+
+def _is_among(loss: LossKey, losses: set[LossKey]) -> bool:
+    """Whether a loss of this kind is among them, on the same head, if both are known."""
+    kind, head = loss
+    return any(kind == other and (None in (head, at) or head == at) for other, at in losses)
 
 
 def adds_again(batches: Sequence[MicroBatch]) -> bool:

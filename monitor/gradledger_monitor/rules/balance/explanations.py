@@ -152,7 +152,8 @@ def _fair(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> Dia
 
 def _by_discarded(facts: StepFacts, objective: Objective, balance: float) -> Diagnosis | None:
     """B = k/K, where k of K micro-batches were applied: K divides, and the others were zeroed."""
-    lost, k = len(facts.discarded), facts.micro_batches_of(objective)
+    lost = len(facts.discarded) or len(facts.left_out_of_second_pass)
+    k = facts.micro_batches_of(objective)
     if not lost or not Near(balance, facts.tolerance)(k / (k + lost)):
         return None
     return Diagnosis("unmeasured", DISCARDED, objective)

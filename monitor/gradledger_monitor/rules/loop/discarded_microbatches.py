@@ -57,13 +57,15 @@ class DiscardedMicrobatches(Rule):
 
     **When it is silent**
 
-    All of the data run again (SAM); a backward for the gradient of an input (adversarial training),
+    The same losses run again on the same data; a backward for the gradient of an input
+    (adversarial training),
     which is looked for in the first 16 backwards, and as long as there is one; the loss or the norm
     was not finite, or all whole windows that were discarded had larger norms than the step, so that
     a guard discarded the gradients (``loop.dropped_windows`` counts those); more than one in eight
     windows hold a single micro-batch and this one applies a single one, so the loop does not
-    accumulate; the backward belongs to another optimizer; the parameters changed before the
-    gradients were zeroed; backwards before the first step, which may measure gradients.
+    accumulate; the backward belongs to another optimizer, which may step later; the parameters
+    changed before the gradients were zeroed (SAM); backwards before the first step, which may
+    measure gradients.
 
     **Incidents**
 
@@ -95,10 +97,8 @@ class DiscardedMicrobatches(Rule):
             return OK
         if facts.moved_unknown is not None:
             return not_measured(facts.moved_unknown)
-        applied = _applied_unseen(record)
-        if not self._smaller:
-            applied |= set(map(id, guarded(facts)))
-        lost = [m for m in facts.discarded if _finite(m) and id(m) not in applied]
+        dropped = set() if self._smaller else set(map(id, guarded(facts)))
+        lost = [m for m in facts.discarded if _finite(m) and id(m) not in dropped]
         if facts.step == 1:
             return OK
         if not lost:
@@ -122,10 +122,10 @@ def _of_second_pass(window: Window) -> Outcome:
     Weights of the others that are meant so would not have exactly this balance.
     """
     facts, objective = window.facts, window.balance.objective
-    begun_again = (facts.applied_from or 0) > len(facts.discarded)
-    if not begun_again or objective is None or window.balance.reason != DISCARDED:
+    lost = len(facts.left_out_of_second_pass)
+    if not lost or objective is None or window.balance.reason != DISCARDED:
         return OK
-    k, lost = facts.micro_batches_of(objective), len(facts.discarded)
+    k = facts.micro_batches_of(objective)
     others = "other one" if k == 1 else f"other {k}"
     runs = "runs again, and its" if k == 1 else "run again, and their"
     return finding(
@@ -148,21 +148,6 @@ def _effect(facts: StepFacts) -> str:
         return "any optimizer stepped on them, so this data was not used"
     label = facts.optimizer_label
     return f"{label} stepped on them, so the parameters of {label} were not trained on this data"
-
-
-def _applied_unseen(record: StepRecord) -> set[int]:
-    """Micro-batches, by ``id``, between which and the zeroing the parameters changed.
-
-    An optimizer that accumulates by itself may update them in another method than its step.
-    """
-    held: list[int] = []
-    applied: set[int] = set()
-    for micro_batch in record.micro_batches:
-        if micro_batch.fresh:
-            applied |= set(held) if micro_batch.parameters_changed else set()
-            held = []
-        held.append(id(micro_batch))
-    return applied
 
 
 def _finite(micro_batch: MicroBatch) -> bool:
