@@ -49,6 +49,30 @@ def test_optimizers_of_shards_are_named_where_the_sum_cannot_be_compared() -> No
     assert facts(*ranks).unmeasured == OF_PARTS
 
 
+@pytest.mark.parametrize("first", [True, False])
+def test_a_division_by_k_as_the_ranks_are_combined_divides_all_losses(first: bool) -> None:
+    """In a communication hook. A loss of unequal counts is beside one of equal counts."""
+    ranks = []
+    for before, counts in zip(LEFT, ((20, 30), (40, 10)), strict=True):
+        losses = [
+            [
+                term(4, 1 / 4, undivided=True, head=1),
+                term(count, 1 / count, undivided=True, head=2),
+            ][:: 1 if first else -1]
+            for count in counts
+        ]
+        ranks.append(
+            record(
+                losses,
+                post_factor=None,
+                sync="unknown",
+                collectives_after=4,
+                samples=Samples(before, scaled(1 / 4)),
+            )
+        )
+    assert accused(judged([facts(*ranks)])) == {"reduction.token_weights_unequal": 1}
+
+
 @pytest.mark.parametrize(("losses", "reason"), [((1.0, 1.0), OF_ONE_BATCH), ((1.0, 2.0), INSIDE)])
 def test_collectives_inside_backward_may_be_those_of_a_divided_model(
     losses: tuple[float, ...], reason: str

@@ -83,9 +83,12 @@ def is_undivided(facts: StepFacts, objective: Objective) -> bool:
 
     A coefficient that already contains the 1/K gives the same balance: of the constants in front of
     a loss, the outermost is the author's weight, and others may belong to its formula (the number
-    of experts of a router loss).
+    of experts of a router loss). If nothing divides the main one before the backward, what divides
+    it afterwards divides all, such as a communication hook.
     """
-    k, terms = facts.micro_batches_of(objective), objective.terms
+    k, terms, main = facts.micro_batches_of(objective), objective.terms, facts.objectives[0]
+    if main.is_undivided and main.coefficient is None and not main.is_penalty:
+        return False
     coefficients = {number(term.loss_term.coefficient) for term in terms}
     if k == 1 or not has_one_term_in_each(objective, k) or len(coefficients) != 1:
         return False
