@@ -377,6 +377,19 @@ def test_a_comm_hook_that_leaves_each_rank_its_gradients_combines_nothing() -> N
     assert found.title == "The comm hook of DDP does not combine the gradients"
 
 
+def test_a_comm_hook_before_the_last_backward_may_have_combined_what_it_received() -> None:
+    """The loop synchronises the first micro-batch, and steps on what the last one adds to it."""
+    ranks = []
+    for norm in (1.0, 2.0):
+        sent = record([term(10, 1 / 10)] * 2, wrapper="ddp", sync="unknown", norm=norm)
+        sent.before_hooks, sent.micro_batches[0].collectives = True, 1
+        sent.micro_batches[0].wrapper, sent.micro_batches[1].wrapper = "sync", "no_sync"
+        ranks.append(sent)
+    step = facts(*ranks)
+    assert step.unmeasured is not None
+    assert accused(judged([step])) == {"ddp.wrong_microbatch_synced": 1}
+
+
 def test_sums_in_each_backward_of_a_window_leave_the_factor_unmeasured() -> None:
     """The second one adds up what the first has added up already."""
     ranks = []

@@ -269,13 +269,18 @@ def _only_scaled(rows: Iterable[StepRecord]) -> bool:
     """Collectives ran after backward, and yet every rank only scaled its own gradients.
 
     They may have reduced a loss for a log. If all ranks had equal gradients, they may also have
-    combined them, which gives the same weights. A comm hook of DDP may combine nothing, either.
+    combined them, which gives the same weights. A comm hook of DDP may combine nothing, either,
+    which is known of the last backward alone.
     """
     listed = list(rows)
-    own = [r for r in listed if not (r.before_hooks and r.wrapper == "ddp")]
+    own = [r for r in listed if not (r.before_hooks and _is_last_synced(r))]
     inside = any(m.collectives for r in own for m in r.micro_batches)
     factors = [number(r.post_factor) for r in listed if r.sync == "unknown"]
     return bool(factors) and not inside and all(f and math.isfinite(f) for f in factors)
+
+
+def _is_last_synced(record: StepRecord) -> bool:
+    return record.wrapper == "ddp" and record.micro_batches[-1].wrapper == "sync"
 
 
 def _synced_twice(record: StepRecord) -> bool:
