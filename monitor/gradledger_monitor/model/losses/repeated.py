@@ -42,7 +42,7 @@ def left_out_of_second_pass(record: StepRecord, applied: IndexedMicroBatches) ->
 
 
 def _zeroed(record: StepRecord) -> tuple[list[MicroBatch], list[MicroBatch]]:
-    """The micro-batches that were zeroed: without a change of the parameters before, and with one."""
+    """The micro-batches that were zeroed: with unchanged parameters, and after a change of them."""
     unmoved: list[MicroBatch] = []
     moving: list[MicroBatch] = []
     held: list[MicroBatch] = []

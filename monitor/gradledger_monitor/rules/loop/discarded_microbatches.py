@@ -93,16 +93,16 @@ class DiscardedMicrobatches(Rule):
         if not record.micro_batches:
             return not_measured(without_backward(record))
         accumulates = len(facts.applied) > 1 or self._single * FEW_SINGLE <= self._windows
-        if not facts.discarded or not accumulates or _has_nonfinite_norm(record):
+        if not accumulates or _has_nonfinite_norm(record):
             return OK
+        if not facts.discarded:
+            return _of_second_pass(window)
         if facts.moved_unknown is not None:
             return not_measured(facts.moved_unknown)
         dropped = set() if self._smaller else set(map(id, guarded(facts)))
         lost = [m for m in facts.discarded if _finite(m) and id(m) not in dropped]
-        if facts.step == 1:
+        if not lost or facts.step == 1:
             return OK
-        if not lost:
-            return _of_second_pass(window)
         tokens, held = counted_tokens(lost)
         return finding(
             "warning",
