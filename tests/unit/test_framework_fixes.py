@@ -78,7 +78,9 @@ def test_a_fix_fits_the_loop_and_the_ranks() -> None:
     ddp: dict[str, Any] = {"ranks": 2, "sync": "averaged", "wrapper": "ddp"}
     assert shown(trainer, **ddp) == fixes.TOKEN_MEAN["transformers"]
     assert shown({"environment": ACCELERATE}, **ddp) == fixes.TOKEN_MEAN["accelerate"]
-    assert shown({"config": {"framework": "lightning"}}, **ddp) == fixes.SUM_OVER_WINDOW
+    lightning = {"config": {"framework": "lightning"}}
+    assert shown(lightning, **ddp) == fixes.TOKEN_MEAN["lightning"]
+    assert shown(lightning, **{**ddp, "wrapper": "fsdp2"}) == fixes.SUM_OVER_WINDOW
 
 
 def test_no_code_of_ddp_is_shown_for_other_ways_to_combine_the_ranks() -> None:

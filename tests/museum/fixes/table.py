@@ -243,10 +243,16 @@ FRAMEWORKS_ON_RANKS = {
     "accelerate_ranks_divided_twice": (_DOUBLE, f"{_ONCE}[accelerate]"),
     "accelerate_ranks_mean_of_means": (_UNEQUAL, f"{_MEANS}[accelerate]"),
     "accelerate_ranks_not_divided": (_MISSING, f"{_NOT_DIVIDED}[accelerate]"),
+    "lightning_ranks_divided_twice": (_DOUBLE, f"{_ONCE}[lightning]"),
+    "lightning_ranks_manual_divided_twice": (_DOUBLE, f"{_ONCE}[lightning]"),
+    "lightning_ranks_manual_not_divided": (_MISSING, f"{_NOT_DIVIDED}[lightning]"),
+    "lightning_ranks_mean_of_means": (_UNEQUAL, f"{_MEANS}[lightning]"),
     "trainer_ranks_compute_loss_even": (_MISSING, f"{_NOT_DIVIDED}[transformers]"),
     "trainer_ranks_compute_loss_uneven": (_UNEQUAL, f"{_MEANS}[transformers]"),
     "trainer_ranks_model_even": (_MISSING, f"{_NOT_DIVIDED}[transformers]"),
     "trainer_ranks_model_uneven": (_UNEQUAL, f"{_MEANS}[transformers]"),
+    "trainer_ranks_training_step_even": (_MISSING, f"{_NOT_DIVIDED}[transformers]"),
+    "trainer_ranks_training_step_uneven": (_MISSING, f"{_MEANS}[transformers]"),
 }
 
 # The gradient of these is exact before, too.

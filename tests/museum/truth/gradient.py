@@ -21,7 +21,7 @@ def tell(label: Label, names: dict[str, Any], steps: list[Step]) -> dict[str, An
     ``plain`` is the model before its parameters were sharded, if they are. ``steps`` is None if the
     program makes more or fewer of them than there are windows.
     """
-    model = _unwrapped(names["model"])
+    model = unwrapped(names["model"])
     optimizer = steps[0].optimizer
     own = [step for step in steps if step.optimizer is optimizer]
     if len(own) != len(names["windows"]):
@@ -50,7 +50,7 @@ def tell_by_parameter(label: Label, names: dict[str, Any], steps: list[Step]) ->
     return {"steps": told, "max_norm": None}
 
 
-def _unwrapped(model: Any) -> Any:
+def unwrapped(model: Any) -> Any:
     """The module inside DDP and ``torch.compile``, in any order."""
     for name in ("_orig_mod", "module", "_orig_mod"):
         model = getattr(model, name, model)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from museum.labels import Label
+from museum.truth.gradient import fault, unwrapped
 from museum.truth.objectives import terms_of
 from museum.truth.seen import Step
 
@@ -44,17 +45,30 @@ def _same_window(steps: list[Step], step: Step, place: int) -> dict[int, Tensor]
 def _error(
     label: Label, names: dict[str, Any], step: Step, values: dict[int, Tensor], window: Any
 ) -> float:
-    model = names["model"]
-    leaves = {n: values[id(p)].double().requires_grad_() for n, p in model.named_parameters()}
-    call = lambda *inputs: torch.func.functional_call(model, leaves, inputs)  # noqa: E731
-    terms = terms_of(label.objective, call, window)
-    loss = torch.stack([part / count for part, count in terms]).sum()
-    true = dict(zip(leaves, torch.autograd.grad(loss, list(leaves.values())), strict=True))
-    place = {id(p): i for i, p in enumerate(_parameters(step))}
-    mine = {n: place[id(p)] for n, p in model.named_parameters() if id(p) in place}
-    wanted = _clipped(torch.cat([true[n].flatten() for n in mine]), names)
-    applied = torch.cat([_gradient(step, i).flatten() for i in mine.values()])
+    gradients, counts, applied = _gradients(label, names, step, values, window)
+    true = sum(part / count for part, count in zip(gradients, counts, strict=True))
+    assert isinstance(true, Tensor)
+    wanted = _clipped(true, names)
     return float((applied - wanted).norm() / wanted.norm())
+
+
+def _gradients(
+    label: Label, names: dict[str, Any], step: Step, values: dict[int, Tensor], window: Any
+) -> tuple[list[Tensor], list[float], Tensor]:
+    """Of each term, the summed true gradient and the count on this rank; and what was applied."""
+    model = unwrapped(names["model"])
+    called, parameters = names.get("plain", model), dict(model.named_parameters())
+    leaves = {n: values[id(p)].double().requires_grad_() for n, p in parameters.items()}
+    call = lambda *inputs: torch.func.functional_call(called, leaves, inputs)  # noqa: E731
+    place = {id(p): i for i, p in enumerate(_parameters(step))}
+    mine = {n: place[id(p)] for n, p in parameters.items() if id(p) in place}
+    terms = terms_of(label.objective, call, window)
+    true = [
+        torch.autograd.grad(part, [leaves[n] for n in mine], retain_graph=True) for part, _ in terms
+    ]
+    applied = torch.cat([_gradient(step, i).flatten() for i in mine.values()])
+    of_terms = [torch.cat([each.flatten() for each in term]) for term in true]
+    return of_terms, [count for _, count in terms], applied
 
 
 def _parameters(step: Step) -> list[Tensor]:
@@ -78,16 +92,24 @@ def fault_of_gradients(ranks: list[dict[str, Any]]) -> float:
 
 
 def tell_all(label: Label, names: dict[str, Any], steps: list[Step]) -> dict[str, Any]:
-    """The same; infinite if an optimizer has made more or fewer steps than there are windows."""
+    """Of each optimizer's steps, on any number of ranks; None if they are more or fewer than the
+    windows."""
     counts = Counter(id(step.optimizer) for step in steps)
     if any(count != len(names["windows"]) for count in counts.values()):
-        return {"error": math.inf}
-    return tell_gradients(label, names, steps)
+        return {"steps": None}
+    seen: Counter[int] = Counter()
+    told = []
+    for step in steps:
+        place = seen[id(step.optimizer)]
+        seen[id(step.optimizer)] += 1
+        together = _same_window(steps, step, place)
+        told.append(_gradients(label, names, step, together, names["windows"][place]))
+    return {"steps": told}
 
 
 def fault_of_all(ranks: list[dict[str, Any]]) -> float:
     """The largest relative error of a step's gradient, of several optimizers."""
-    return max(float(rank["error"]) for rank in ranks)
+    return math.inf if any(rank["steps"] is None for rank in ranks) else fault(ranks)
 
 
 def tell_path(label: Label, names: dict[str, Any], steps: list[Step]) -> dict[str, Any]:

@@ -14,7 +14,6 @@ from gradledger_monitor.model.step_facts import RunInfo, StepFacts
 from gradledger_monitor.rules.framework_fixes import framework
 from gradledger_monitor.rules.objective_names import element_name
 
-PROVED_UNDER_DDP = ("accelerate", "transformers")  # whose fixes tests apply on two ranks
 # Who calls backward, and which divisions follow: of DDP and FSDP (ranks), of a framework (K), of a
 # pipeline's schedule (K).
 Loop = Literal["plain", "ranks", "pipeline", "accelerate", "transformers", "lightning", "unproved"]
@@ -70,9 +69,11 @@ def __init__(self):
 def training_step(self, window, index):
     optimizer = self.optimizers()
     tokens = sum((labels != -100).sum() for _, labels in window)
-    for inputs, labels in window:
+    tokens = self.all_gather(tokens).sum()
+    for i, (inputs, labels) in enumerate(window, start=1):
         loss = F.cross_entropy(self(inputs).flatten(0, 1), labels.flatten(), reduction="sum")
-        self.manual_backward(loss / tokens)
+        with optimizer.toggle_model(sync_grad=i == len(window)):
+            self.manual_backward(loss / tokens * self.trainer.world_size)   # DDP averages
     optimizer.step()
     optimizer.zero_grad()
 # for the Trainer:
@@ -272,7 +273,7 @@ def loop(facts: StepFacts) -> Loop:
     """The loop of a run. A script that imports transformers imports accelerate, too."""
     name, run = framework(facts.run), facts.run
     if name != "plain":  # trainers of trl have their own losses
-        on_ranks = name in PROVED_UNDER_DDP and facts.record.wrapper == "ddp" and facts.averaged
+        on_ranks = facts.record.wrapper == "ddp" and facts.averaged
         proved = (run.world_size == 1 or on_ranks) and "trl" not in run.environment
         return name if proved else "unproved"  # type: ignore[return-value]
     if _divides_itself(run):
