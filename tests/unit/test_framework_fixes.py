@@ -167,3 +167,22 @@ def test_a_division_too_many_is_by_k_or_by_as_many_ranks() -> None:
         "The gradient is divided by 2 once too often: by K, or by the number of ranks"
     )
     assert title(3) == "The gradient is divided by K = 2 once too often"
+
+
+@pytest.mark.parametrize(
+    ("weight", "k", "fix"),
+    [
+        (1 / 40, 2, fixes.ONE_OF_BOTH_MORE),
+        (1 / 10, 2, fixes.ONE_OF_BOTH_LESS),
+        (1 / 60, 3, fixes.ONE_WORLD_SIZE_MORE),
+    ],
+)
+def test_a_factor_of_as_many_ranks_as_micro_batches_may_be_of_either(
+    weight: float, k: int, fix: dict[fixes.Loop, str]
+) -> None:
+    summed = [term(10, weight, reduction="sum")] * k
+    steps = [facts(*[record(summed, n, sync="averaged", wrapper="ddp")] * 2) for n in (1, 2)]
+    (finding,) = (f for f in judged(steps).findings if f.rule == "reduction.world_size")
+    assert finding.fix == fix["ranks"]
+    assert ("as many micro-batches as ranks" in finding.summary) == (k == 2)
+    assert ("or of K = 2" in finding.title) == (k == 2)

@@ -239,8 +239,7 @@ def _by_ranks(
     if multiplied_later(facts, ranks) and (not may_lack_k or has_k):
         return Diagnosis("world", objective=objective, ratio=ranks)
     if coefficient_explains(facts, objective, balance):
-        if not may_lack_k or has_k:
-            return Diagnosis("world_or_weight", objective=objective, ratio=ranks)
+        return Diagnosis("world_or_weight", objective=objective, ratio=ranks)
     elif not may_lack_k:
         world = Diagnosis("world", objective=objective, ratio=ranks)
         return _if_consistent(facts, past, world, lambda _: ranks)

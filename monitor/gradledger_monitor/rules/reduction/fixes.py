@@ -171,6 +171,23 @@ ONE_WORLD_SIZE_LESS: dict[Loop, str] = {
 loss.backward()                            # not loss * world_size""",
 }
 
+# Where there are as many ranks as micro-batches, and either may be the factor.
+ONE_OF_BOTH_MORE: dict[Loop, str] = {
+    "ranks": """\
+# if the loss is divided by what all ranks count, for each micro-batch:
+(loss * dist.get_world_size()).backward()  # DDP and FSDP average over ranks
+# if it is divided by what this rank counts in the window, and by K:
+loss.backward()                            # not (loss / K).backward(): it is divided already""",
+}
+
+ONE_OF_BOTH_LESS: dict[Loop, str] = {
+    "ranks": """\
+# if the loss is multiplied by the number of ranks, for each micro-batch:
+loss.backward()                            # not loss * world_size
+# if each micro-batch is divided by what it counts alone:
+(loss / K).backward()                      # K micro-batches for each step""",
+}
+
 # The same of a mean whose micro-batches have equal counts.
 TERM_DIVIDED: dict[Loop, str] = {
     "plain": """\

@@ -23,6 +23,8 @@ from gradledger_monitor.rules.reduction.common import (
     shows,
 )
 from gradledger_monitor.rules.reduction.fixes import (
+    ONE_OF_BOTH_LESS,
+    ONE_OF_BOTH_MORE,
     ONE_WORLD_SIZE_LESS,
     ONE_WORLD_SIZE_MORE,
     SUM_OVER_WINDOW,
@@ -149,6 +151,7 @@ class WorldSize(Rule):
     wrapper combines: if those of some parameters are R times as large, it combines them twice, and
     experts need the divisor of the rest although fewer ranks hold them. Where ranks without a
     wrapper combine no gradients and the balance is 1/R, the all-reduce may be missing.
+    With as many micro-batches as ranks, the factor may be one of K; the finding states both.
     A group of g ranks, such as a node or a dimension of a mesh, gives R/g and g/R: the loss is
     divided by what the group counts, or multiplied by its size.
 
@@ -199,6 +202,8 @@ class WorldSize(Rule):
         if window.balance.pattern == "world_or_weight":
             return _ambiguous(window, ranks)
         excess, of_k = _excess(window)
+        if _may_be_of_k(window):
+            of_k = f", or of K = {ranks}"
         size = "small" if excess < 1 else "large"
         loop_factor = window.facts.all_reduce_factor
         times = significant(max(excess, 1 / excess))
@@ -369,8 +374,22 @@ def _fix(window: Window) -> str:
         return FIX_BY_HAND_WEIGHTED
     if window.balance.evidence:  # one factor R more or less does not correct it
         return SUM_OVER_WINDOW
-    fixes = ONE_WORLD_SIZE_MORE if factor(window) < 1 else ONE_WORLD_SIZE_LESS
+    if _may_be_of_k(window):
+        fixes = ONE_OF_BOTH_MORE if factor(window) < 1 else ONE_OF_BOTH_LESS
+    else:
+        fixes = ONE_WORLD_SIZE_MORE if factor(window) < 1 else ONE_WORLD_SIZE_LESS
     return factor_fix(fixes, window.facts, window.balance.objective)
+
+
+def _may_be_of_k(window: Window) -> bool:
+    """Whether the factor of the averaged ranks may be one of K, too: in all windows, both are
+    equal, and no constant in front of the loss or after backward shows which of them it is."""
+    facts, objective = window.facts, window.balance.objective
+    counts = {facts.micro_batches_of(objective), *(c.micro_batches for c in window.past)}
+    others = (facts.divisor, facts.all_reduce_factor, window.balance.evidence or None)
+    later = _multiplies_later(window) or _divides_later(window) or _weighs_ranks(facts)
+    is_shown = shows(window, "world_or_weight") or later or any(each is not None for each in others)
+    return facts.averaged and counts == {facts.run.world_size} and not is_shown
 
 
 def _multiplies_later(window: Window) -> bool:
@@ -455,6 +474,12 @@ def _cause(window: Window) -> str:
     if _weighs_ranks(window.facts):
         return f", which matches one {operation} too many of the weighted sum over the ranks"
     averaged = ", and the ranks' gradients are averaged" if window.facts.averaged else ""
+    if _may_be_of_k(window):
+        return (
+            f", which matches one {operation} too many by the world size{averaged}. Or "
+            f"{'K divides the loss once too often' if excess < 1 else 'K does not divide the loss'}"
+            ": there are as many micro-batches as ranks"
+        )
     return (
         f", which matches one {operation} too many by the world size{averaged}"
         f"{_alone_in_window(window) if excess < 1 else ''}"

@@ -1,0 +1,27 @@
+"""A sum over the tokens of a rank, divided by two micro-batches; there are two ranks."""
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch.nn.parallel import DistributedDataParallel
+
+from museum.parts import EVEN, TinyLM, text, two_ranks
+
+with two_ranks() as rank:
+    torch.manual_seed(0)
+    model = DistributedDataParallel(TinyLM())
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    windows = [window[:2] for window in text(4, 1 + rank, EVEN)]
+    K = 2
+    for window in windows:
+        tokens = sum((targets != -100).sum() for _, targets in window)
+        for index, (ids, targets) in enumerate(window):
+            model.require_backward_grad_sync = index == len(window) - 1
+            logits, labels = model(ids).flatten(0, 1), targets.flatten()
+            loss = F.cross_entropy(logits, labels, reduction="sum") / tokens
+            # fix: if it is divided by what this rank counts in the window, and by K
+            (loss / K).backward()
+            # end
+        optimizer.step()
+        optimizer.zero_grad()
+    dist.barrier()
