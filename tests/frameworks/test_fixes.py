@@ -8,7 +8,14 @@ from pathlib import Path
 import pytest
 
 from museum.fixes.proof import EXACT, REAL, fixed, patched, run
-from museum.fixes.table import FRAMEWORKS, FRAMEWORKS_OF_RANKS, FRAMEWORKS_ON_RANKS, fixes
+from museum.fixes.table import (
+    FRAMEWORKS,
+    FRAMEWORKS_OF_LOOPS,
+    FRAMEWORKS_OF_RANKS,
+    FRAMEWORKS_ON_RANKS,
+    fixes,
+)
+from museum.fixes.wrapped import with_data_of_ranks
 from museum.stage import Stage
 
 HERE = Path(__file__).parent / "fixes"
@@ -18,6 +25,7 @@ CONFIGURED = {
     "lightning": "lightning",
     "trainer": "transformers",
 }
+COST = "ddp.missing_no_sync"  # Lightning's manual backward communicates; the gradient is the same
 IMPORTED = ("accelerate", "lightning.pytorch", "transformers.trainer")  # by the programs
 
 
@@ -45,6 +53,23 @@ def test_the_fix_that_is_shown_makes_the_gradient_exact(
     right = run(stage, script, ranks, config=config)
     assert right.fault < EXACT
     assert (right.result.verdict, right.result.findings) == ("balanced", [])
+
+
+@pytest.mark.parametrize("name", FRAMEWORKS_OF_LOOPS)
+def test_the_fix_of_a_loop_makes_the_gradient_exact_on_two_ranks(
+    stage: Stage, name: str, tmp_path: Path
+) -> None:
+    script = tmp_path / "program.py"
+    script.write_text(with_data_of_ranks((HERE / f"{name}.py").read_text()))
+    config = {"framework": CONFIGURED[name.partition("_")[0]]}
+    rule, fix = FRAMEWORKS[name]
+    wrong = run(stage, script, 2, config=config)
+    assert wrong.fault > REAL
+    assert wrong.finding(rule).fix == fixes()[fix]
+    script.write_text(fixed(script.read_text(), wrong.finding(rule).fix))
+    right = run(stage, script, 2, config=config)
+    assert right.fault < EXACT
+    assert {f.rule for f in right.result.findings} <= {COST}
 
 
 CHANGED = {

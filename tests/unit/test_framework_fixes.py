@@ -186,3 +186,11 @@ def test_a_factor_of_as_many_ranks_as_micro_batches_may_be_of_either(
     assert finding.fix == fix["ranks"]
     assert ("as many micro-batches as ranks" in finding.summary) == (k == 2)
     assert ("or of K = 2" in finding.title) == (k == 2)
+
+
+def test_a_constant_of_as_many_ranks_as_micro_batches_is_no_weight_without_a_warning() -> None:
+    summed = [term(10, 1 / 10, reduction="sum", coefficient=2.0)] * 2
+    steps = [facts(*[record(summed, n, sync="averaged", wrapper="ddp")] * 2) for n in (1, 2)]
+    (finding,) = (f for f in judged(steps).findings if f.rule == "reduction.world_size")
+    assert finding.title == "The loss is multiplied by 2, which is also the number of ranks"
+    assert finding.fix == fixes.ONE_WORLD_SIZE_LESS["ranks"]

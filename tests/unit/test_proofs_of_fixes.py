@@ -5,15 +5,31 @@ The programs run in ``tests/museum/fixes`` and ``tests/frameworks``.
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from gradledger_monitor.model.step_facts import RunInfo
+from gradledger_monitor.model.step_facts import RunInfo, StepFacts
 from gradledger_monitor.rules import framework_fixes
 from gradledger_monitor.rules.docs import rules_by_id
+from gradledger_monitor.rules.framework_fixes import has_code
 from gradledger_monitor.rules.loop import double_step
+from gradledger_monitor.rules.reduction import fixes
+from helpers.facts import facts, record, term
 from museum.fixes import table
 
 FIXES = table.fixes()
+TABLES = {
+    name: fix for name, fix in vars(fixes).items() if isinstance(fix, dict) and name.isupper()
+}
+FRAMEWORKS = ("accelerate", "lightning", "transformers")
+WRAPPERS = ("", "ddp", "fsdp2")
+IDIOMS = [(framework, wrapper) for framework in ("plain", *FRAMEWORKS) for wrapper in WRAPPERS]
+# Where a loss may be divided in the loops of a framework: part of the names of programs.
+PLACES = {
+    "transformers": ("_compute_loss_", "_model_", "_training_step_"),
+    "lightning": ("_manual_",),
+}
 PROVED = [
     *table.PLAIN.items(),
     *table.BESIDE_THE_GRADIENT.items(),
@@ -23,6 +39,24 @@ PROVED = [
     *table.PIPELINES.items(),
 ]
 PROVED_TEXTS = {FIXES[fix] for _, (_, fix) in PROVED if fix in FIXES}
+
+
+def idiom_of(program: str) -> tuple[str, str]:
+    """The framework and the wrapper of a program, by its name."""
+    name = program.rpartition("/")[2]
+    if "/" in program:
+        on_ranks = "fsdp2" if name.startswith("fsdp2") else "ddp"
+        return "plain", on_ranks if program.startswith("ranks") else ""
+    prefix = name.partition("_")[0]
+    framework = "transformers" if prefix == "trainer" else prefix
+    return framework, "ddp" if "_ranks_" in name else ""
+
+
+def step_of(framework: str, wrapper: str, **environment: str) -> StepFacts:
+    sync: dict[str, Any] = {"sync": "averaged", "wrapper": wrapper} if wrapper else {}
+    config = {} if framework == "plain" else {"framework": framework}
+    ranks = [record([term(10, 1 / 40)] * 4, **sync)] * (2 if wrapper else 1)
+    return facts(*ranks, config=config, environment=environment)
 
 
 def is_listed(name: str) -> bool:
@@ -44,6 +78,50 @@ def test_every_proof_is_of_a_rule_and_a_fix(program: str, proof: tuple[str, str]
     rule, fix = proof
     assert rule in rules_by_id()
     assert fix in FIXES
+
+
+@pytest.mark.parametrize(("framework", "wrapper"), IDIOMS)
+def test_every_fix_of_a_reduction_is_proved_in_each_loop_that_shows_it(
+    framework: str, wrapper: str
+) -> None:
+    loop = fixes.loop(step_of(framework, wrapper))
+    for name in (f"{each}[{loop}]" for each, by_loop in TABLES.items() if loop in by_loop):
+        programs = [
+            program
+            for program, (_, fix) in PROVED
+            if fix == f"reduction.fixes.{name}" and idiom_of(program) == (framework, wrapper)
+        ]
+        assert programs, f"{name} has no program of {framework} {wrapper}"
+
+
+@pytest.mark.parametrize("fix", ["TOKEN_MEAN", "MICRO_BATCH_MEAN", "ONE_DIVISION"])
+@pytest.mark.parametrize("framework", PLACES)
+@pytest.mark.parametrize("wrapper", ["", "ddp"])
+def test_the_programs_have_every_way_to_write_the_loop(
+    fix: str, framework: str, wrapper: str
+) -> None:
+    programs = [
+        program
+        for program, (_, name) in PROVED
+        if name == f"reduction.fixes.{fix}[{framework}]"
+        and idiom_of(program) == (framework, wrapper)
+    ]
+    for way in PLACES[framework] if framework in TABLES[fix] else ():
+        assert any(way in program for program in programs), f"{fix}: {way}"
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        step_of("transformers", "", trl="1.16.0"),
+        step_of("plain", "", deepspeed="0.18.0"),
+        *(step_of(framework, "fsdp2") for framework in FRAMEWORKS),
+    ],
+)
+def test_a_loop_without_programs_gets_words(step: StepFacts) -> None:
+    assert fixes.loop(step) == "unproved"
+    assert not any("unproved" in by_loop for by_loop in TABLES.values())
+    assert not has_code(fixes.SUM_OVER_WINDOW)
 
 
 def test_a_plain_fix_in_the_loop_of_a_framework_states_that_it_is_not_tested_there() -> None:

@@ -72,6 +72,16 @@ def test_a_clip_that_the_division_does_not_change_or_that_contains_it_is_left_al
     assert finding_in(window) is None
 
 
+def test_ranks_that_divide_their_average_by_what_each_counts_are_reported() -> None:
+    ranks = [clipped(40)] * 2
+    for each in ranks:
+        each.sync, each.wrapper = "averaged", "ddp"
+    (finding,) = (f for f in judged([facts(*ranks)]).findings if f.rule == "clip.before_division")
+    assert finding.title == (
+        "Gradients are clipped before they are divided by the 40 elements of one rank"
+    )
+
+
 def test_a_division_before_the_clip_is_right() -> None:
     divided = clipped(1)
     divided.events[0].factor = 1 / 4

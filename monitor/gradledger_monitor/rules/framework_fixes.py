@@ -69,11 +69,12 @@ with fabric.no_backward_sync(model, enabled=not last):
     },
     "scheduler.step_every_microbatch": {
         "accelerate": """\
-# prepare both:
-optimizer, scheduler = accelerator.prepare(optimizer, scheduler)
-# on every micro-batch, Accelerate skips those inside a window:
+# prepare the optimizer; a prepared scheduler steps once for each process:
+optimizer = accelerator.prepare(optimizer)
+# on every micro-batch, Accelerate skips the steps inside a window:
 optimizer.step()
-scheduler.step()""",
+if accelerator.sync_gradients:
+    scheduler.step()                           # planned in optimizer steps""",
         "lightning": """\
 return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}""",
     },

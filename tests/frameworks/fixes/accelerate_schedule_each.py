@@ -28,14 +28,14 @@ scheduler = torch.optim.lr_scheduler.LinearLR(
 )
 loader = DataLoader(list(chain.from_iterable(windows)), batch_size=None)
 model, loader = accelerator.prepare(model, loader)
-# fix: prepare both
+# fix: prepare the optimizer; a prepared scheduler steps once for each process
 optimizer = accelerator.prepare(optimizer)
 # end
 for ids, labels in loader:
     with accelerator.accumulate(model):
         loss = F.cross_entropy(model(ids).flatten(0, 1), labels.flatten())
         accelerator.backward(loss)
-        # fix: on every micro-batch, Accelerate skips those inside a window
+        # fix: on every micro-batch, Accelerate skips the steps inside a window
         optimizer.step()
         scheduler.step()
         # end

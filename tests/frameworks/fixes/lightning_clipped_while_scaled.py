@@ -8,6 +8,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.plugins import MixedPrecision
 from torch.utils.data import DataLoader
 
+from frameworks.fixes import lightning_parts
 from museum.parts import EVEN, TinyLM, text
 
 windows = text(4, lengths=[window[:1] for window in EVEN])
@@ -39,13 +40,7 @@ class Module(LightningModule):
 
 
 options = {
-    "accelerator": "cpu",
-    "devices": 1,
-    "max_epochs": 1,
-    "logger": False,
-    "enable_checkpointing": False,
-    "enable_progress_bar": False,
-    "enable_model_summary": False,
+    **lightning_parts.options(),
     "plugins": MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu", init_scale=1024.0)),
 }
 module = Module()

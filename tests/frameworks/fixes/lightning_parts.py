@@ -12,16 +12,20 @@ from lightning.pytorch.strategies import DDPStrategy
 
 def fit(module: Any, loader: Any, **more: Any) -> None:
     """One epoch on CPUs; with several ranks, each has its loader."""
-    Trainer(
-        accelerator="cpu",
-        max_epochs=1,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
+    Trainer(**options(), **more).fit(module, loader)
+
+
+def options() -> dict[str, Any]:
+    """Those of the Trainer."""
+    return {
+        "accelerator": "cpu",
+        "max_epochs": 1,
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
         **_of_ranks(int(os.environ.get("WORLD_SIZE", "1"))),
-        **more,
-    ).fit(module, loader)
+    }
 
 
 def _of_ranks(ranks: int) -> dict[str, Any]:

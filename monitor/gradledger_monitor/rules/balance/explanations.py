@@ -221,8 +221,8 @@ def _by_ranks(
 ) -> Diagnosis | None:
     """B = R of averaged gradients, unless K = R too; or the factor of the wrapper's or loop's sync.
 
-    With K = R, B = R may also be a missing division by K: ``_by_number`` decides, but for a mean
-    that is divided by K, where a constant explains B.
+    With K = R, B = R may also be a missing division by K: ``_by_number`` decides, unless a constant
+    explains B.
     """
     ranks, near = facts.run.world_size, Near(balance, facts.tolerance)
     if facts.divisor is not None and near(ranks / facts.divisor):

@@ -29,7 +29,8 @@ class BeforeDivision(Rule):
     **What it sees**
 
     A clip by norm after the last backward that scales the gradients down. Between this clip and
-    the step, the loop divides them by the number of micro-batches, or by that of the tokens.
+    the step, the loop divides them by the number of micro-batches, or by that of the tokens, in the
+    window or on one rank.
 
     **Why it matters**
 
@@ -112,7 +113,18 @@ def _division_after(clip: Event, facts: StepFacts) -> _Division | None:
         return None  # that of the GradScaler, which unscales after the clip
     if k > 1 and near(k):
         return _Division(k, f"K = {k}")
-    tokens, objective = 0 if facts.ledger is None else round(facts.ledger.tokens), facts.objective
-    if tokens > 1 and near(tokens):
-        return _Division(tokens, f"the {counted(tokens, element_name(objective))}")
+    for tokens, where in _tokens(facts):
+        if tokens > 1 and near(tokens):
+            return _Division(tokens, f"the {counted(tokens, element_name(facts.objective))}{where}")
     return None
+
+
+def _tokens(facts: StepFacts) -> list[tuple[int, str]]:
+    """Those of the window, and of one rank: the factor is the same on all."""
+    if facts.ledger is None:
+        return []
+    of_all = [(round(facts.ledger.tokens), "")]
+    if facts.run.world_size == 1:
+        return of_all
+    own = sum(line.tokens for line in facts.ledger.lines if line.rank == facts.lowest_rank)
+    return [*of_all, (round(own), " of one rank")]
