@@ -138,3 +138,11 @@ def test_a_plain_fix_in_the_loop_of_a_framework_states_that_it_is_not_tested_the
     of_accelerate = framework_fixes.PREPARED
     rule = "loop.step_every_microbatch"
     assert shown(rule, of_accelerate, framework="accelerate") == of_accelerate
+
+
+def test_a_fix_of_a_trainer_states_that_it_is_not_tested_with_trl() -> None:
+    rule, config = "loop.zeroed_every_microbatch", {"framework": "transformers"}
+    of_trainer = framework_fixes.FRAMEWORK_FIXES[rule]["transformers"]
+    trl = RunInfo("r", "n", config=config, environment={"trl": "1.16.0"})
+    assert framework_fixes.fix(RunInfo("r", "n", config=config), rule, "") == of_trainer
+    assert framework_fixes.fix(trl, rule, "").splitlines()[0].endswith("not tested with trl:")

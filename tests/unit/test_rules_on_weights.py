@@ -457,3 +457,28 @@ def test_losses_that_predict_one_token_further_each_are_no_chunks(
     evaluation = judged([facts(record(batches, number)) for number in (1, 2)])
     assert (RULE in accused(evaluation)) == is_named
     assert evaluation.coverage[RULE].endswith(FURTHER_TOKENS) != is_named
+
+
+@pytest.mark.parametrize(("own_count", "is_named"), [(False, True), (True, False)])
+def test_a_further_loss_may_lack_the_division_where_ranks_have_different_k(
+    own_count: bool, is_named: bool
+) -> None:
+    def of(k: int, number: int) -> StepRecord:
+        weight, divisor = 1 / (7 * 50), k if own_count else 1
+        aux = [
+            term(8, 0.1 / divisor / 8, undivided=not own_count, coefficient=0.1 / divisor)
+            for _ in range(k)
+        ]
+        for each in aux:
+            each.kind = "MeanBackward0"
+        batches = [[term(50, 2 * weight, "sum"), each] for each in aux]
+        return record(batches, number, sync="averaged", wrapper="ddp")
+
+    findings = judged([facts(of(3, n), of(4, n)) for n in (1, 2)]).findings
+    named = [f for f in findings if f.rule == "reduction.missing_division"]
+    assert bool(named) == is_named
+    for finding in named:
+        assert finding.title.endswith("is not divided by K")
+        assert "of which the ranks have 3 to 4" in finding.summary
+        assert "its weight is 3.5 times its coefficient" in finding.summary
+        assert finding.evidence["factor"] == 3.5

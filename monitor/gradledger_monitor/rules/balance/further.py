@@ -26,7 +26,6 @@ from gradledger_monitor.rules.balance.evidence import (
     Near,
     coefficient_explains,
     divides_by_all_positions,
-    has_one_term_in_each,
     is_bare_reduction,
     is_round,
     is_undivided_coefficient,
@@ -86,13 +85,32 @@ def is_undivided(facts: StepFacts, objective: Objective) -> bool:
     of experts of a router loss). If nothing divides the main one before the backward, what divides
     it afterwards divides all, such as a communication hook.
     """
-    k, terms, main = facts.micro_batches_of(objective), objective.terms, facts.objectives[0]
+    main = facts.objectives[0]
     if main.is_undivided and main.coefficient is None and not main.is_penalty:
         return False
-    coefficients = {number(term.loss_term.coefficient) for term in terms}
-    if k == 1 or not has_one_term_in_each(objective, k) or len(coefficients) != 1:
+    coefficients = {number(term.loss_term.coefficient) for term in objective.terms}
+    counts = counts_of_ranks(facts, objective)
+    if 1 in counts or not _has_one_term_in_each(objective, counts) or len(coefficients) != 1:
         return False
-    coefficient, outer = coefficients.pop(), outer_constant(objective)
+    coefficient = coefficients.pop()
+    return all(_lacks(facts, objective, coefficient, k) for k in set(counts))
+
+
+def counts_of_ranks(facts: StepFacts, objective: Objective) -> list[int]:
+    """K of an objective, on each rank that has a term of it."""
+    if facts.separate_tasks:
+        return [facts.micro_batches_of(objective)] * len({term.rank for term in objective.terms})
+    return [len(facts.applied_by_rank[rank]) for rank in {term.rank for term in objective.terms}]
+
+
+def _has_one_term_in_each(objective: Objective, counts: Sequence[int]) -> bool:
+    """Whether each micro-batch of all ranks has one term, whatever their number on each rank."""
+    terms = {(term.rank, term.micro_batch) for term in objective.terms}
+    return len(objective.terms) == len(terms) == sum(counts)
+
+
+def _lacks(facts: StepFacts, objective: Objective, coefficient: float | None, k: int) -> bool:
+    outer = outer_constant(objective)
     if _is_plain_mean(facts, objective):
         return True
     if _has_divisors_without_k(facts, objective, k):

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.objectives import Objective
-from gradledger_monitor.rules.balance.further import is_right, may_be_a_weight
+from gradledger_monitor.rules.balance.further import (
+    counts_of_ranks,
+    is_right,
+    may_be_a_weight,
+)
 from gradledger_monitor.rules.balance.patterns import FAIR
 from gradledger_monitor.rules.gradient_scale_effects import (
     changing_factor_effect,
@@ -57,7 +61,7 @@ class MissingDivision(Rule):
     or divisions by other constants than K, where a division is written for the main loss. If the
     divisor of the main loss is not known, a mean that nothing divides shows it. If K divides a
     further loss, the main one is compared with it. Constants of losses that add up to 1, such as
-    those of a distillation, contain no division by K.
+    those of a distillation, contain no division by K. Ranks may have different K.
 
     **Why it matters**
 
@@ -115,6 +119,14 @@ def _of_one(window: Window, objective: Objective, evidence: str) -> Outcome:
         else f"the {one} is added undivided on each of the {k} micro-batches. Its weight is {k} "
         "times its coefficient."
     )
+    counts, factor = counts_of_ranks(window.facts, objective), float(k)
+    if not evidence and len(set(counts)) > 1:
+        by, factor = "K", sum(counts) / len(counts)
+        how = (
+            f"the {one} is added undivided on each micro-batch, of which the ranks have "
+            f"{min(counts)} to {max(counts)}. On average, its weight is "
+            f"{significant(factor)} times its coefficient."
+        )
     normalised = f"The {main} is normalised over the window, but "
     if shows(window, "constant"):  # what divides the main loss is not known
         normalised, how = "", how[0].upper() + how[1:]
@@ -127,7 +139,7 @@ def _of_one(window: Window, objective: Objective, evidence: str) -> Outcome:
         f"{normalised}{how}{share_sentence(objective, objectives)}",
         division_of_one(window.facts, objective, FIX_OF_ONE),
         objective=name,
-        factor=k,
+        factor=round(factor, 6) if factor % 1 else int(factor),
         micro_batches=k,
     )
 
