@@ -20,13 +20,27 @@ from gradledger_monitor.rules.balance.evidence import (
     reductions,
     weight_of_elements,
 )
-from gradledger_monitor.rules.balance.patterns import Diagnosis
+from gradledger_monitor.rules.balance.patterns import Closed, Diagnosis, wrong_windows
 from gradledger_monitor.rules.number_text import significant
 
 MEAN_OF_ALL = "Each micro-batch is divided by the number of all its elements, and by nothing else"
 MEAN_OF_SUMS = "Each micro-batch is a mean of sums, and nothing divides by K"
 MEAN_OF_LOSSES = "Each micro-batch is a mean of means, and nothing divides by K"
 DISTINCT = 3  # divisors of micro-batches, which are then no count of a window
+SUM_OF_MEANS = (
+    "Each micro-batch adds up {0} means, and each of them has a balance of 1, as the losses of {0} "
+    "models or heads"
+)
+AS_MANY_MEANS = (
+    "each micro-batch adds up as many means as the window has micro-batches, divided by that "
+    "number: if they are of several models or heads, K divides the loss, and scale= with that "
+    "number declares it; if the division averages them, none by K is left"
+)
+UNDIVIDED_MEANS = (
+    "each micro-batch adds up several means, and nothing divides them: if they are of several "
+    "models or heads, the division by K is missing; if they are of samples, the loss is a sum; "
+    "declare scale= with the balance that is intended"
+)
 
 
 def by_divisors_of_micro_batches(
@@ -60,6 +74,57 @@ def by_mean_over_all(facts: StepFacts, objective: Objective, balance: float) -> 
     of_sums = all(map(is_sum_in_each_element, objective.terms))
     evidence = MEAN_OF_SUMS if of_sums else MEAN_OF_LOSSES if of_losses else MEAN_OF_ALL
     return Diagnosis("missing", "", objective, k, balance / k, evidence)
+
+
+def by_sum_of_means(
+    facts: StepFacts, objective: Objective, balance: float, past: Sequence[Closed]
+) -> Diagnosis | None:
+    """Each micro-batch adds up several means, as those of the models of an ensemble.
+
+    Models share no weights, so that each of these means has a balance: B over their number. If as
+    many are added up as there are micro-batches, what divides them may be either number, until a
+    window of another K had the same balance.
+    """
+    k, means = facts.micro_batches_of(objective), _means_in_each(objective)
+    if k == 1 or means is None or facts.missing_ranks:
+        return None
+    single = Near(balance / means, facts.tolerance)
+    divided = all(k in map(number, term.loss_term.divisors) for term in objective.terms)
+    if single(k) and not divided and are_means_alone(objective, means):
+        return Diagnosis("unmeasured", UNDIVIDED_MEANS, objective)
+    if not single(1.0) or not divided:
+        return None
+    scale = facts.run.declared_scale or 1.0
+    wrong = [(c.micro_batches, (c.balance or 0.0) / scale) for c in wrong_windows(past)]
+    if not all(Near(b, facts.tolerance)(balance) for _, b in wrong):
+        return None
+    if means == k and all(n == k for n, _ in wrong):
+        return Diagnosis("unmeasured", AS_MANY_MEANS, objective)
+    evidence = SUM_OF_MEANS.format(means)
+    return Diagnosis("constant", objective=objective, evidence=evidence)
+
+
+def _means_in_each(objective: Objective) -> int | None:
+    """How many means each term adds up, if that is one number, and nothing else weighs them."""
+    counts = set()
+    for term in objective.terms:
+        loss, means = term.loss_term, term.loss_term.elements or 0
+        of_several = 1 < means < term.tokens and term.tokens % means == 0
+        even = Near(weight_of_elements(term), WEIGHT)(term.tokens * term.weight)
+        if not of_several or not even or loss.coefficient is not None or loss.nonlinear:
+            return None
+        counts.add(means)
+    single = len(counts) == 1 and not objective.weighted_inside
+    return counts.pop() if single else None
+
+
+def are_means_alone(objective: Objective, means: int) -> bool:
+    """Whether nothing but the tokens of each mean divides it."""
+    for term in objective.terms:
+        divisors = {number(divisor) for divisor in term.loss_term.divisors}
+        if not divisors <= {term.tokens / means}:
+            return False
+    return True
 
 
 def divisors_of_micro_batches(facts: StepFacts, objective: Objective) -> list[float] | None:

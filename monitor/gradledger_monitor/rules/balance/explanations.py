@@ -22,6 +22,7 @@ from gradledger_monitor.rules.balance.divisors import (
     are_shares,
     by_divisors_of_micro_batches,
     by_mean_over_all,
+    by_sum_of_means,
     weighs_its_constant,
 )
 from gradledger_monitor.rules.balance.evidence import (
@@ -81,22 +82,21 @@ DIVERGENCES = ("KlDiv", "SoftCrossEntropy")
 def explain(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> Diagnosis:
     """The first explanation that fits; the order is that of the evidence, the strongest first.
 
-    1. Fair: B = 1, unless a constant in front of the loss and the usual K make it 1 by chance
-       (``by_window_length``). Or it would be, had no micro-batch been discarded
-       (``_by_discarded``), or had each one the loss of this task (``_of_sampled_task``).
+    1. Fair: B = 1, unless a constant and the usual K make it 1 by chance (``by_window_length``).
+       Or it would be, had no micro-batch been discarded (``_by_discarded``), or had each one the
+       loss of this task (``_of_sampled_task``).
     2. Weights of single micro-batches (``_by_weights``). They separate what B alone does not: with
-       2 tokens in 2 micro-batches, a plain sum has B = N = K = 2.
-       Or some ranks have no tokens in micro-batches that the divisor counts (``_by_idle``).
+       2 tokens in 2 micro-batches, a plain sum has B = N = K = 2. Or some ranks have no tokens in
+       micro-batches that the divisor counts (``_by_idle``).
     3. The last fair window (``_partial``). It shows the K that the loop divides by. B = k/K of a
        shorter window may equal 1/R or a coefficient, so this comes before both.
     4. The ranks (``_by_ranks``), before a coefficient: authors multiply a loss by R on purpose or
        by mistake.
     5. Coefficients (``_by_coefficient``), before K, 1/K and 1/R: a constant in front of the loss
        explains any of these numbers, and is harmless. Then groups of ranks (``groups_of_ranks``).
-    6. Losses whose balances add up to 1: a mean of tasks, if each has a head; else whether they
-       belong together is not known. Or those that add up to K, if their number divides each.
-    7. Another number that divides each micro-batch, and nothing that divides by K.
-       Or the number of all its elements, masked ones included, and nothing besides.
+    6. Losses whose balances add up to 1: a mean of tasks, if each has a head; else not known.
+       Or those that add up to K, if their number divides each.
+    7. A number besides K, or that of all its elements, divides each micro-batch; or means add up.
     8. The token counts of earlier windows (``_by_earlier_count``).
     9. Bare numbers (``_by_number``): B = R, 1/R, K, 1/K; those times a known constant in front of
        the loss (``_by_number_and_coefficient``).
@@ -127,6 +127,7 @@ def explain(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> D
         or by_losses_together(facts, objective)
         or _by_undivided_mean_of_losses(facts, objective, balance, past)
         or by_divisors_of_micro_batches(facts, objective, balance)
+        or by_sum_of_means(facts, objective, balance, past)
         or by_mean_over_all(facts, objective, balance)
         or _by_earlier_count(facts, objective, balance, past)
         or _by_number_and_coefficient(facts, objective, balance, past)
