@@ -72,7 +72,11 @@ from gradledger_monitor.rules.balance.masked import (
     constant_beside_padding,
     masked_may_count,
 )
-from gradledger_monitor.rules.balance.means_of_losses import PARTS_OR_TASKS
+from gradledger_monitor.rules.balance.means_of_losses import (
+    AS_MANY_LOSSES,
+    PARTS_OR_TASKS,
+    may_divide_by_their_number,
+)
 from gradledger_monitor.rules.balance.patterns import (
     FAIR,
     NORMALISED,
@@ -311,6 +315,8 @@ def _of_main(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> 
         return Diagnosis("unmeasured", ADDED_AGAIN, objective)
     if (inside := divided_inside(facts, objective, past)) is not None:
         return inside
+    if is_fair(facts, objective) and may_divide_by_their_number(facts, objective, past):
+        return Diagnosis("unmeasured", AS_MANY_LOSSES, objective)
     whole = objective.reading.unit == "micro_batches"
     if objective.is_nonlinear and (
         not objective.of_equal_micro_batches if whole else not is_fair(facts, objective)

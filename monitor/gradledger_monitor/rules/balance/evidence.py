@@ -197,7 +197,10 @@ def _is_reduced_by_mean(term: WeightedTerm) -> bool:
     What divides single elements, as the lengths of the sequences of a policy loss, is not read.
     """
     loss = term.loss_term
+    # by 1, the steps that accumulate at the moment, which divides nothing
+    mean = not loss.divisors and Near(weight_of_elements(term), WEIGHT)(term.factor)
     divided = not loss.undivided and any(number(d) != 0 for d in loss.divisors or [1.0])
+    divided = divided and not mean
     if loss.reduction != "none" or divided or loss.coefficient is not None:
         return False
     return term.weight < min(1.0, term.factor) * (1 - WEIGHT)
@@ -206,15 +209,18 @@ def _is_reduced_by_mean(term: WeightedTerm) -> bool:
 def may_pass_on_gradients(objective: Objective) -> bool:
     """Whether the loss may be a dot product with cached gradients, as GradCache computes it.
 
-    Such products of chunks add up to one gradient, and nothing divides them. A loss that is linear
-    in its last step, with other weights, looks the same.
+    Such products of chunks add up to one gradient, and nothing needs to divide them. A loss that is
+    linear in its last step, with other weights, looks the same. Gradients have both signs.
     """
     terms = [term.loss_term for term in objective.terms]
     weighted_sum = objective.weighted_inside and all(
         t.kind.startswith("SumBackward") and t.of is None for t in terms
     )
     product = all(t.kind.startswith("DotBackward") for t in terms)
-    return (product or weighted_sum) and is_undivided_alone(objective, with_coefficient=True)
+    # by a constant, as by the number of chunks
+    divided = weighted_sum and all(t.weight_size is not None and all(t.divisors) for t in terms)
+    undivided = is_undivided_alone(objective, with_coefficient=True)
+    return (product or weighted_sum) and (undivided or divided)
 
 
 def holds_the_whole_window(facts: StepFacts) -> bool:

@@ -9,6 +9,7 @@ from gradledger_monitor.model.objectives import Objective, read_in
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.balance.after_backward import (
     divides_by_count_after_backward,
+    is_left_by_loop,
     is_scaled_by_loop,
 )
 from gradledger_monitor.rules.balance.counts import (
@@ -21,12 +22,14 @@ from gradledger_monitor.rules.balance.counts import (
 from gradledger_monitor.rules.balance.evidence import (
     Near,
     has_known_unit,
+    is_bare_reduction,
     is_mean,
     is_mean_by_weight,
     is_one_divided_cross_entropy,
     is_round,
     is_undivided_alone,
     is_weight,
+    reductions,
 )
 from gradledger_monitor.rules.balance.patterns import (
     FAIR,
@@ -45,6 +48,11 @@ SCALED_BY_LOOP = "the loop scales the gradients after backward, by a factor that
 CLIPPED_SCALED = "the loop clips scaled gradients itself, before or after unscaling: unknown"
 MAY_CONTAIN_K = (
     "nothing divides the loss by K but the constant in front of it, if that contains the division; "
+    "declare scale= with the balance that is intended"
+)
+UNDIVIDED_SUM = (
+    "the loss is a sum of elements whose meaning is not known, and nothing divides it: if it is a "
+    "function of a whole micro-batch, such as of its correlations, the division by K is missing; "
     "declare scale= with the balance that is intended"
 )
 OTHER_DIVISOR = (
@@ -167,6 +175,8 @@ def by_history(
             return Diagnosis("early_step", objective=objective, ratio=1 / divisor)
     if _may_contain_k(facts, objective, balance):
         return Diagnosis("unmeasured", MAY_CONTAIN_K, objective)
+    if _may_lack_k(facts, objective):
+        return Diagnosis("unmeasured", UNDIVIDED_SUM, objective)
     return Diagnosis("constant", objective=objective)
 
 
@@ -180,6 +190,14 @@ def _may_contain_k(facts: StepFacts, objective: Objective, balance: float) -> bo
         return False
     alone = is_undivided_alone(objective, with_coefficient=True)
     return alone and Near(balance / abs(constant), facts.tolerance)(k)
+
+
+def _may_lack_k(facts: StepFacts, objective: Objective) -> bool:
+    """Whether a bare sum is added in each of several micro-batches, and nothing divides it."""
+    several = facts.micro_batches_of(objective) > 1 and not objective.is_penalty
+    of_unknown = is_bare_reduction(objective) and "mean" not in reductions(objective)
+    alone = is_undivided_alone(objective, with_coefficient=True) and is_left_by_loop(facts)
+    return several and of_unknown and alone
 
 
 def _weight(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> float:

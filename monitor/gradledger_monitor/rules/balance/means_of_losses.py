@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import combinations, pairwise
 
 from gradledger_monitor.model.numbers import number
@@ -10,12 +11,18 @@ from gradledger_monitor.model.readings import WeightedTerm
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.token_ledger import total
 from gradledger_monitor.rules.balance.evidence import Near, is_bare_reduction, is_divided_by
-from gradledger_monitor.rules.balance.patterns import Diagnosis
+from gradledger_monitor.rules.balance.patterns import FAIR, Closed, Diagnosis
+from gradledger_monitor.rules.framework_fixes import framework
 
 FURTHER_TOKENS = (
     "each loss of a micro-batch has the same number of tokens less than the one before, and is a "
     "mean: if they are parts of one loss, its tokens have different weights; if each predicts one "
     'token further, declare contract="sample"'
+)
+AS_MANY_LOSSES = (
+    "the number of micro-batches divides as many losses on one head, each a function of a whole "
+    "micro-batch: if it is the number of the losses, such as of classes, K does not divide their "
+    "mean; if it is K, declare scale=1"
 )
 PARTS_OR_TASKS = "several losses add up to one mean: parts of one loss or separate tasks, unknown"
 
@@ -38,6 +45,24 @@ def by_losses_together(facts: StepFacts, main: Objective) -> Diagnosis | None:
     weighs = any(objective.weighted_inside for objective in losses) and divides_all(losses)
     is_mean = weighs and is_mean_of(losses, facts, main)
     return Diagnosis("coefficient", objective=main) if is_mean else None
+
+
+def may_divide_by_their_number(
+    facts: StepFacts, objective: Objective, past: Sequence[Closed]
+) -> bool:
+    """Whether a loss with a balance of 1 may be one of K losses that their number divides, not K.
+
+    The mean over K classes of a Lovasz loss is so. A fair window of another K shows that K divides,
+    and so does a framework that divides by K itself.
+    """
+    k = facts.micro_batches_of(objective)
+    group = [each for each in facts.objectives if each.kind == objective.kind]
+    modules = {term.loss_term.module for each in group for term in each.terms}
+    whole = all(o.reading.unit == "micro_batches" and is_divided_by(o, k) for o in group)
+    if len(group) != k or k == 1 or not whole or len(modules) != 1:
+        return False
+    shown = any(c.pattern in FAIR and c.micro_batches != k for c in past)
+    return not (shown or framework(facts.run) or facts.run.declared_scale)
 
 
 def are_divided_alone(losses: list[Objective], facts: StepFacts) -> bool:
