@@ -83,14 +83,14 @@ class Term:
     weight_size: float | None = None
     class_weight: float | None = None  # sum of the class weights of the tokens, if any
     valid: int | None = None  # of a cross entropy of each token: targets that are not ignored
+    ignored: int | None = None  # the class that a cross entropy ignores, if it is not -100
     smoothed: int | None = None  # positions that a label smoothing by hand beside it counts
     undivided: bool | None = None  # no division between the root of backward and this term
     # what each division in between divides by, that nearest to the root first; 0: it is not read
     divisors: list[float] = field(default_factory=list)
     coefficient: float | None = None  # product of constant factors between the root and this term
     outer_coefficient: float | None = None  # of several such factors, that nearest to the root
-    # of the last projection, if there are several cross entropies in the micro-batch; of the task
-    # (``tasks.py``), if the loss is alone in it
+    # of the last projection, if there are several cross entropies; of the task, if it is alone
     head: int | None = None
     module: str | None = None  # from whose output alone the loss is computed, if there are several
     elements: int | None = None  # under the outermost reduction, where that is not the loss itself

@@ -116,6 +116,29 @@ def test_a_mean_by_class_weights_is_fixed_by_their_sum() -> None:
     assert of(run={"environment": ACCELERATE}) == fixes.SUM_OVER_CLASS_WEIGHTS
 
 
+def test_a_fix_ignores_the_class_that_the_loss_ignores() -> None:
+    def of(
+        *ignored: int | None, run: dict[str, Any] | None = None, class_weights: Any = ()
+    ) -> str:
+        counts = zip((10, 2), ignored, strict=True)
+        means = [term(n, 1 / 2 / n, ignored=label) for n, label in counts]
+        for mean, weight in zip(means, class_weights, strict=False):
+            mean.class_weight = weight
+        findings = judged([facts(record(means), **(run or {}))]).findings
+        return next(f.fix for f in findings if f.rule == "reduction.token_weights_unequal")
+
+    padding = of(0, 0)
+    assert "(labels != 0).sum()" in padding
+    assert 'labels, ignore_index=0, reduction="sum")' in padding
+    assert "-100" not in padding
+    weighted = of(0, 0, class_weights=(14.0, 0.5))
+    assert "labels[labels != 0]" in weighted and "ignore_index=0" in weighted
+    assert of(None, None) == fixes.TOKEN_MEAN["plain"]
+    assert of(0, 1) == fixes.SUM_OVER_WINDOW
+    trainer = {"config": {"framework": "transformers"}}
+    assert of(0, 0, run=trainer) == fixes.SUM_OVER_WINDOW
+
+
 def test_the_fix_of_one_of_several_losses_leaves_the_others() -> None:
     def of(**more: Any) -> str:
         means = [[term(n, 1 / 2 / n), term(4, 1 / 8, kind="MseLossBackward0")] for n in (10, 2)]

@@ -64,6 +64,7 @@ class OpenTerm:
     positions: int | None = None
     class_weight: Deferred | None = None
     valid: Deferred | None = None
+    ignored: int | None = None
     smoothed: int | None = None
     undivided: bool | None = None
     divisors: tuple[Constant, ...] = ()  # between the root and the term, from the root on
@@ -99,7 +100,7 @@ class OpenTerm:
         term = Term(self.kind, self.reduction, size=self.size, rows=self.rows)
         term.samples, term.positions, term.undivided = self.samples, self.positions, self.undivided
         term.head, term.missing = self.head, dict(self.missing)
-        term.smoothed, term.module = self.smoothed, self.module
+        term.smoothed, term.module, term.ignored = self.smoothed, self.module, self.ignored
         self._resolve_constants(term)
         if self.tokens is not None:
             counted = self.tokens

@@ -32,6 +32,7 @@ from gradledger.observers.losses_out_of_sight.hidden import BARE, Inferred
 from gradledger.records import Reduction
 
 REDUCTION_NAMES: tuple[Reduction, ...] = ("none", "mean", "sum")
+USUAL_IGNORED = -100  # the default of PyTorch
 _HIDDEN_WEIGHTS = "the loss's class weights are held by a saved-tensor hook"
 HIDDEN = "the tensor saved for the loss is held by a saved-tensor hook (checkpointing)"
 
@@ -144,6 +145,8 @@ def _labels(node: Any) -> int | None:
 
 def _nll_term(node: Any, name: str) -> OpenTerm:
     term = OpenTerm(name, REDUCTION_NAMES[node._saved_reduction])
+    ignored = ignored_class(node)
+    term.ignored = None if ignored == USUAL_IGNORED else ignored
     term.target = target = saved(node, "target")
     if target is None:
         if term.reduction != "none":
@@ -154,7 +157,7 @@ def _nll_term(node: Any, name: str) -> OpenTerm:
     if target.dim() == 1 and term.rows > 1:
         term.samples = sample_count(node, term.rows)
     if term.reduction == "none":
-        term.valid = Deferred((target != ignored_class(node)).sum())
+        term.valid = Deferred((target != ignored).sum())
         return term
     # A saved-tensor hook holds all tensors of a node or none: these can be read, too.
     divisor, weighted = node._saved_total_weight, node._saved_weight is not None
@@ -162,7 +165,7 @@ def _nll_term(node: Any, name: str) -> OpenTerm:
         term.class_weight = Deferred(divisor)
     if weighted or divisor.dtype in HALF:
         # The divisor is no count if classes are weighted, and is rounded in half precision.
-        term.tokens = Deferred((target != ignored_class(node)).sum())
+        term.tokens = Deferred((target != ignored).sum())
     else:
         term.tokens = Deferred(divisor)
     return term

@@ -62,7 +62,8 @@ def may_divide_by_their_number(
     if len(group) != k or k == 1 or not whole or len(modules) != 1:
         return False
     shown = any(c.pattern in FAIR and c.micro_batches != k for c in past)
-    return not (shown or framework(facts.run) or facts.run.declared_scale)
+    divides = framework(facts.run) != "plain"
+    return not (shown or divides or facts.run.declared_scale)
 
 
 def are_divided_alone(losses: list[Objective], facts: StepFacts) -> bool:

@@ -235,7 +235,8 @@ def token_mean(facts: StepFacts, objective: Objective | None) -> str:
     several = len(facts.objectives) > 1
     if _has_class_weights(objective):
         fixes: dict[Loop, str] = {} if several else CLASS_WEIGHTED_MEAN
-        return _code(fixes, facts, SUM_OVER_CLASS_WEIGHTS)
+        code = _code(fixes, facts, SUM_OVER_CLASS_WEIGHTS)
+        return _ignoring(code, objective, SUM_OVER_CLASS_WEIGHTS)
     return fix_of_tokens(_code(TERM_MEAN if several else TOKEN_MEAN, facts), objective)
 
 
@@ -247,7 +248,20 @@ def fix_of_tokens(code: str, objective: Objective | None) -> str:
         return SUM_OVER_WINDOW
     if not objective.kind.startswith("NllLoss"):
         return SUM_OVER_WINDOW
+    code = _ignoring(code, objective, SUM_OVER_WINDOW)
     return _in_samples(code) if element_name(objective) == "sample" else code
+
+
+def _ignoring(code: str, objective: Objective | None, otherwise: str) -> str:
+    """The code with the class that the loss ignores; a Trainer counts labels other than -100."""
+    ignored = set() if objective is None else {t.loss_term.ignored for t in objective.terms}
+    if ignored <= {None}:
+        return code
+    if len(ignored) > 1 or "!= -100" not in code:
+        return otherwise
+    (label,) = ignored
+    code = code.replace("!= -100", f"!= {label}")
+    return code.replace('reduction="sum"', f'ignore_index={label}, reduction="sum"')
 
 
 def _in_samples(code: str) -> str:
