@@ -117,9 +117,7 @@ def test_a_mean_by_class_weights_is_fixed_by_their_sum() -> None:
 
 
 def test_a_fix_ignores_the_class_that_the_loss_ignores() -> None:
-    def of(
-        *ignored: int | None, run: dict[str, Any] | None = None, class_weights: Any = ()
-    ) -> str:
+    def of(*ignored: int | None, run: dict[str, Any] | None = None, class_weights: Any = ()) -> str:
         counts = zip((10, 2), ignored, strict=True)
         means = [term(n, 1 / 2 / n, ignored=label) for n, label in counts]
         for mean, weight in zip(means, class_weights, strict=False):

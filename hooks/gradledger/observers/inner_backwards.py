@@ -10,9 +10,10 @@ All these backwards are one micro-batch: that of the last one, with the losses o
 The backwards before it count as parts of it if
 
 - they gave gradients to leaves that no optimizer holds, and their losses are visible;
-- the last one starts from as many gradients as these leaves have, or from a function that hides its
-  graph and has one input of as many elements, which was computed before the losses of the others:
-  the next forward of adversarial training, whose perturbation is such a leaf, was not;
+- the last one starts from as many gradients as these leaves have, or from products of outputs with
+  these very gradients, or from a function that hides its graph and has one input of as many
+  elements, which was computed before the losses of the others: the next forward of adversarial
+  training, whose perturbation is such a leaf, was not;
 - what it passes on has the sum and the norm of these gradients. That is compared later: if it was
   multiplied, the head and the rest of the model have different weights, and none are stated.
 """
@@ -35,6 +36,7 @@ from gradledger.capture.open_terms import HALF
 from gradledger.observers.base import Observer
 from gradledger.observers.losses.autograd_graph import find_opaque
 from gradledger.observers.losses.found_losses import Edge, graph_inputs, sequence_number
+from gradledger.observers.losses.loss_patterns import product_with_tensor
 from gradledger.observers.losses.loss_terms import EngineHook
 from gradledger.observers.losses_out_of_sight.calls import call_of
 
@@ -54,6 +56,7 @@ class _Leaf:
     reference: weakref.ref[Any]
     size: int
     summary: Deferred
+    storage: int  # address of the gradient's memory: that of its parts, too
 
 
 @dataclass(slots=True)
@@ -97,8 +100,8 @@ class PassedOn:
         if abs(factor - 1) > tolerance:
             return (
                 "the script runs the backward of its loss on detached tensors, and passes on "
-                f"{factor:.4g} times their gradients: layers above and below these tensors give "
-                "its tokens different weights"
+                f"{factor:.4g} times their gradients: the layers below these tensors get "
+                f"{factor:.4g} times the gradient of the loss"
             )
         return None
 
@@ -152,7 +155,12 @@ class _Open:
             if not _is_readable(gradient):
                 continue
             self.half = self.half or gradient.dtype in HALF
-            new = _Leaf(weakref.ref(leaf), gradient.numel(), _summary(gradient))
+            new = _Leaf(
+                weakref.ref(leaf),
+                gradient.numel(),
+                _summary(gradient),
+                gradient.untyped_storage().data_ptr(),
+            )
             self.leaves = [old for old in self.leaves if old.reference() is not leaf] + [new]
 
 
@@ -183,7 +191,7 @@ class InnerBackwards(Observer):
         state, self._thread.passing = self._thread.open, None
         node = getattr(roots[0], "grad_fn", None) if roots else None
         self._thread.number = (sequence_number(node) if node is not None else None) or 0
-        edges = _starts(micro_batch, roots, state.number) if state is not None else []
+        edges = _starts(micro_batch, roots, state) if state is not None else []
         size = sum(math.prod(edge.shape) for edge, _ in edges)
         if state is None or not 0 < size <= state.size - state.passed_size:
             return
@@ -291,11 +299,11 @@ def _shows_its_losses(micro_batch: OpenMicroBatch) -> bool:
 
 
 def _starts(
-    micro_batch: OpenMicroBatch, roots: tuple[Any, ...], number: int
+    micro_batch: OpenMicroBatch, roots: tuple[Any, ...], state: _Open
 ) -> list[tuple[Edge, Any]]:
     """The outputs whose gradients a backward passes on, each with the function that makes them.
 
-    That is None if the caller passed them in. ``number``: of the first of the earlier losses.
+    That is None if the caller passed them in.
     """
     edges = [
         Edge(root.grad_fn, root.output_nr)
@@ -306,7 +314,16 @@ def _starts(
         return []
     if micro_batch.relayed and not micro_batch.terms:
         return [(edge, None) for edge in edges]
-    terms = micro_batch.terms  # another loss beside the function would be lost
+    product = product_with_tensor(edges[0].node) if len(edges) == 1 else None
+    if product is not None:
+        node, gradient = product
+        address = gradient.untyped_storage().data_ptr()
+        cached = any(leaf.storage == address for leaf in state.leaves)
+        return [(below, node) for _, below in graph_inputs(node)] if cached else []
+    terms, number = (
+        micro_batch.terms,
+        state.number,
+    )  # another loss beside the function would be lost
     hidden = len(terms) == 1 and terms[0].inferred is not None
     opaque = find_opaque(edges[0]) if hidden and len(edges) == 1 else None
     if opaque is None or call_of(opaque.node) is not None:

@@ -27,6 +27,7 @@ from helpers.training import IGNORED, Recording, Truth, Witness, recording, wind
 STEPS = 4
 # Runs the loss (it divides by itself) and every backward of one micro-batch.
 Backward = Callable[[Projected, Tensor, Tensor, Callable[[Tensor, Tensor], Tensor]], None]
+Product = Callable[[Tensor, Tensor], Tensor]
 
 
 class _PassOn(torch.autograd.Function):
@@ -89,7 +90,39 @@ def of_cached_features(model: Projected, inputs: Tensor, labels: Tensor, loss_of
         model.body(part).backward(gradient)
 
 
-PROGRAMS: list[Backward] = [in_chunks, of_one_leaf, in_stages, of_cached_features]
+def _by_products(
+    model: Projected, inputs: Tensor, labels: Tensor, loss_of: Any, product: Product
+) -> None:
+    """The same, where the backward of each part starts from a product with the gradients."""
+    with torch.no_grad():
+        features = model.body(inputs)
+    leaf = features.detach().requires_grad_()
+    loss_of(leaf @ model.head.T, labels).backward()
+    assert leaf.grad is not None
+    for part, gradient in zip(inputs.split(1), leaf.grad.split(1), strict=True):
+        product(model.body(part), gradient).backward()
+
+
+def by_sums_of_products(model: Projected, inputs: Tensor, labels: Tensor, loss_of: Any) -> None:
+    """``(features * gradient).sum()``."""
+    _by_products(model, inputs, labels, loss_of, lambda part, gradient: (part * gradient).sum())
+
+
+def by_dot_products(model: Projected, inputs: Tensor, labels: Tensor, loss_of: Any) -> None:
+    """``torch.dot`` of flat vectors, as GradCache has it."""
+    _by_products(
+        model, inputs, labels, loss_of, lambda part, g: torch.dot(part.flatten(), g.flatten())
+    )
+
+
+PROGRAMS: list[Backward] = [
+    in_chunks,
+    of_one_leaf,
+    in_stages,
+    of_cached_features,
+    by_sums_of_products,
+    by_dot_products,
+]
 
 
 def train(
@@ -153,6 +186,29 @@ def test_a_gradient_that_is_scaled_on_its_way_is_not_measured() -> None:
     train(scaled, LOOPS["right"], recording(recorded))
     assert answer(recorded) == ({}, "incomplete")
     assert "passes on 0.25 times their gradients" in str(recorded.facts()[0].unmeasured)
+
+
+def test_a_product_with_cached_gradients_that_is_divided_is_not_measured() -> None:
+    """By the number of parts, although their gradients add up to that of the batch."""
+
+    def divided(model: Projected, inputs: Tensor, labels: Tensor, loss_of: Any) -> None:
+        _by_products(model, inputs, labels, loss_of, lambda part, g: (part * g).sum() / 4)
+
+    recorded = Recording()
+    train(divided, LOOPS["right"], recording(recorded))
+    assert answer(recorded) == ({}, "incomplete")
+    assert "passes on 0.25 times their gradients" in str(recorded.facts()[0].unmeasured)
+
+
+def test_a_product_with_other_numbers_passes_nothing_on() -> None:
+    """A copy that the script changed is not the gradient: all backwards are micro-batches."""
+
+    def changed(model: Projected, inputs: Tensor, labels: Tensor, loss_of: Any) -> None:
+        _by_products(model, inputs, labels, loss_of, lambda part, g: (part * (2 * g)).sum())
+
+    recorded = Recording()
+    train(changed, LOOPS["right"], recording(recorded))
+    assert all(len(record.micro_batches) > 4 for record in recorded.records())
 
 
 def test_a_gradient_that_is_scaled_between_earlier_stages_is_not_measured() -> None:
@@ -266,7 +322,10 @@ def test_more_chunks_than_a_hundred_are_one_micro_batch() -> None:
         assert (step.ledger.tokens, step.ledger.balance) == pytest.approx((240, 1))
 
 
-def test_many_backwards_that_pass_gradients_on_leave_later_losses_to_be_searched() -> None:
+@pytest.mark.parametrize("by_product", [False, True])
+def test_many_backwards_that_pass_gradients_on_leave_later_losses_to_be_searched(
+    by_product: bool,
+) -> None:
     inputs = torch.randn(80, 8, generator=torch.Generator().manual_seed(1))
     body = torch.nn.Linear(8, 5)
     with recording() as recorded:
@@ -276,7 +335,10 @@ def test_many_backwards_that_pass_gradients_on_leave_later_losses_to_be_searched
             F.cross_entropy(features, torch.arange(80) % 5).backward()
             assert features.grad is not None
             for chunk, gradient in zip(inputs.chunk(40), features.grad.chunk(40), strict=True):
-                body(chunk).backward(gradient)
+                if by_product:
+                    (body(chunk) * gradient).sum().backward()
+                else:
+                    body(chunk).backward(gradient)
             optimizer.step()
             optimizer.zero_grad()
     for step in recorded.facts():

@@ -217,6 +217,20 @@ def policy_rows(call: Call, batch: Any) -> Sum:
     return -_clipped(log_p - old, advantages).sum(), float(len(actions))
 
 
+def leave_one_out(call: Call, batch: Any) -> Sum:
+    """The log-probability of every answer, times its reward above the mean of the others."""
+    ids, advantages = batch
+    log_p = -F.cross_entropy(call(ids[:, :-1]).transpose(1, 2), ids[:, 1:], reduction="none")
+    return -(advantages * log_p.sum(-1)).sum(), float(len(ids))
+
+
+def pairs_of_views(call: Call, batch: Any) -> Sum:
+    """The contrastive loss of every row of the first view against the rows of the second."""
+    first, second = (F.normalize(call(view), dim=-1) for view in batch)
+    logits = first @ second.T / 0.1
+    return F.cross_entropy(logits, torch.arange(len(first)), reduction="sum"), float(len(first))
+
+
 def _gains(call: Call, batch: Any) -> tuple[Tensor, Tensor]:
     ids, labels, old, advantages = batch
     mask = labels != IGNORED

@@ -14,6 +14,9 @@ from gradledger.observers.losses.found_losses import (
     GraphPath,
     LossNode,
     constant_of,
+    element_count,
+    graph_inputs,
+    is_number,
     shape_of,
     signed,
 )
@@ -29,6 +32,7 @@ from gradledger.observers.losses.node_names import (
     PICKS,
     PRODUCTS,
     PROJECTIONS,
+    REDUCTIONS,
     RESHAPES,
     SELECTIONS,
     SMOOTHING,
@@ -37,6 +41,8 @@ from gradledger.observers.losses.node_names import (
     WEIGHT_NORM,
 )
 from gradledger.observers.losses.saved_hooks import saved, saved_list
+
+MOST_ABOVE_PRODUCT = 6  # nodes between a root and a product that it adds up
 
 # Between a log_softmax and a pick, or a pick and the rest.
 _SHIFTS = RESHAPES | {"SliceBackward0", "SelectBackward0"}
@@ -57,6 +63,28 @@ _ENDS_OF_PAIRS = (
 )
 _ROUNDING = 1e-6  # of the weights of a label smoothing, which add up to 1
 _HEAD_DEPTH = 24  # nodes between a cross entropy and the projection that computes its logits
+
+
+def product_with_tensor(root: Any) -> tuple[Any, torch.Tensor] | None:
+    """The product of an output with a tensor of its size that a root adds up, and this tensor.
+
+    Such a root passes the tensor on as the gradient of the output, times the numbers in between.
+    """
+    node = root
+    for _ in range(MOST_ABOVE_PRODUCT):
+        inputs = graph_inputs(node)
+        if len(inputs) != 1:
+            return None
+        (index, edge), name = inputs[0], node.name()
+        is_dot = name.startswith("DotBackward")
+        if is_dot or (name == "MulBackward0" and not is_number(node)):
+            other = saved(node, ("tensor" if is_dot else "other") if index == 0 else "self")
+            same = other is not None and other.numel() == element_count(edge) > 1
+            return (node, other) if same and other is not None else None
+        if not (name in REDUCTIONS or name in RESHAPES or (name in PRODUCTS and is_number(node))):
+            return None
+        node = edge.node
+    return None
 
 
 def holds_gathered_features(loss: LossNode, ranks: int) -> bool:
