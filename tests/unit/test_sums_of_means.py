@@ -69,3 +69,60 @@ def test_the_declared_number_of_models_is_balanced() -> None:
     evaluation = judged([facts(step(n, 3, 3, 3.0), declared_scale=3.0) for n in range(1, 7)])
     assert not evaluation.findings
     assert evaluation.verdict == "balanced"
+
+
+def of_classes(number: int, weight: float, *divisors: float, classes: int = 4) -> StepRecord:
+    """A step of four micro-batches, each with a loss by class on one head, as Lovasz has them."""
+    losses = []
+    for index in range(1, classes + 1):
+        loss = term(1, weight, "none", size=None, rows=None, divisors=divisors, module="head")
+        loss.kind, loss.nonlinear = "DotBackward0", True
+        loss.function, loss.function_weight = index, weight
+        loss.weight_min = loss.weight_max = weight
+        losses.append(loss)
+    return record([losses] * 4, number)
+
+
+def test_one_number_may_be_that_of_the_classes_or_k() -> None:
+    evaluation = judged([facts(of_classes(n, 1 / 4, 4.0)) for n in range(1, 5)])
+    assert (evaluation.findings, evaluation.verdict) == ([], "incomplete")
+    assert "as many losses on one head" in evaluation.coverage["reduction.missing_division"]
+    declared = [facts(of_classes(n, 1 / 4, 4.0), declared_scale=1.0) for n in range(1, 5)]
+    assert judged(declared).verdict == "balanced"
+
+
+def test_the_classes_and_k_divide_a_right_loss() -> None:
+    evaluation = judged([facts(of_classes(n, 1 / 16, 4.0, 4.0)) for n in range(1, 5)])
+    assert (evaluation.findings, evaluation.verdict) == ([], "balanced")
+
+
+def test_a_bare_sum_that_nothing_divides_is_not_evaluated() -> None:
+    """Such as the squared errors of a matrix of correlations: each micro-batch has six."""
+
+    def of(number: int, divisor: float) -> StepRecord:
+        sums = term(6, 1 / divisor, "sum", undivided=divisor == 1, elements=6)
+        sums.kind, sums.element_weight = "SumBackward0", 1 / divisor
+        sums.divisors = [] if divisor == 1 else [divisor]
+        return record([sums] * 4, number)
+
+    undivided = judged([facts(of(n, 1.0)) for n in range(1, 6)])
+    assert (undivided.findings, undivided.verdict) == ([], "incomplete")
+    assert "nothing divides it" in undivided.coverage["reduction.missing_division"]
+    divided = judged([facts(of(n, 4.0)) for n in range(1, 6)])
+    assert [finding.severity for finding in divided.findings] == ["info"]
+
+
+def test_a_division_by_one_divides_no_mean_of_weighted_sums() -> None:
+    """RLOO under a divisor of 1: four answers of each micro-batch, with rewards of both signs."""
+
+    def of(number: int) -> StepRecord:
+        terms = []
+        for tokens in (29, 13, 22, 16):
+            loss = term(tokens, -0.02, "none", size=tokens + 3, rows=None, elements=4)
+            loss.kind, loss.element_weight = "GatherBackward0", -0.25
+            loss.weight_min, loss.weight_max, loss.weight_size = 0.1, 0.4, 0.3
+            terms.append(loss)
+        return record(terms, number)
+
+    (finding,) = judged([facts(of(n)) for n in range(1, 5)]).findings
+    assert (finding.rule, finding.severity) == ("reduction.missing_division", "warning")
