@@ -126,3 +126,17 @@ def test_a_division_by_one_divides_no_mean_of_weighted_sums() -> None:
 
     (finding,) = judged([facts(of(n)) for n in range(1, 5)]).findings
     assert (finding.rule, finding.severity) == ("reduction.missing_division", "warning")
+
+
+@pytest.mark.parametrize(("micro_batches", "verdict"), [(1, "balanced"), (2, "incomplete")])
+def test_a_learned_weight_of_one_mean_in_a_window_is_a_factor(
+    micro_batches: int, verdict: str
+) -> None:
+    """``exp(-s) * loss + s``; in several micro-batches it may lack a division by K."""
+
+    def of(number: int) -> StepRecord:
+        loss = term(10, (1 + number / 50) / 10, undivided=True, nonlinear=True)
+        return record([loss] * micro_batches, number)
+
+    evaluation = judged([facts(of(n)) for n in range(1, 6)])
+    assert (evaluation.findings, evaluation.verdict) == ([], verdict)

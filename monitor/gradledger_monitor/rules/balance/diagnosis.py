@@ -35,6 +35,7 @@ from gradledger_monitor.model.losses.names import have_separate_calls, micro_bat
 from gradledger_monitor.model.objectives import Objective, fair_together
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.balance.beside import smooths_ignored
+from gradledger_monitor.rules.balance.divisors import is_one_whole_mean
 from gradledger_monitor.rules.balance.episodes import may_be_of_episodes
 from gradledger_monitor.rules.balance.evidence import (
     Near,
@@ -318,6 +319,8 @@ def _of_main(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> 
     if is_fair(facts, objective) and may_divide_by_their_number(facts, objective, past):
         return Diagnosis("unmeasured", AS_MANY_LOSSES, objective)
     whole = objective.reading.unit == "micro_batches"
+    if objective.is_nonlinear and not is_fair(facts, objective) and is_one_whole_mean(objective):
+        return Diagnosis("coefficient", objective=objective)
     if objective.is_nonlinear and (
         not objective.of_equal_micro_batches if whole else not is_fair(facts, objective)
     ):

@@ -17,6 +17,7 @@ from gradledger_monitor.rules.balance.evidence import (
     Near,
     has_one_term_in_each,
     is_round,
+    is_undivided_alone,
     reductions,
     weight_of_elements,
 )
@@ -125,6 +126,15 @@ def are_means_alone(objective: Objective, means: int) -> bool:
         if not divisors <= {term.tokens / means}:
             return False
     return True
+
+
+def is_one_whole_mean(objective: Objective) -> bool:
+    """Whether the window has one term of it, a mean that nothing divides: it has no K to divide by.
+
+    What else weighs it, such as a weight that the model learns, is a factor.
+    """
+    alone = is_undivided_alone(objective, with_coefficient=True)
+    return len(objective.terms) == 1 and reductions(objective) == {"mean"} and alone
 
 
 def divisors_of_micro_batches(facts: StepFacts, objective: Objective) -> list[float] | None:
