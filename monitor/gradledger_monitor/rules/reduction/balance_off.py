@@ -49,7 +49,9 @@ class BalanceOff(Rule):
 
     A balance that differs from 1 (or from the declared ``scale``) in at least two windows, and
     that matches no function of K, the ranks or the tokens. It is constant; or it varies in a
-    loss that is a mean over its own elements, or whose token weights are unequal. It is a warning
+    loss that is a mean over its own elements, or whose token weights are unequal. If each
+    micro-batch adds up several means, each with a balance of 1, as the losses of the models of an
+    ensemble, the finding states their number. It is a warning
     where a loop that all-reduces the gradients itself multiplies their average by this number, and
     where ranks have no token in a window, and are counted in the average over the ranks.
 

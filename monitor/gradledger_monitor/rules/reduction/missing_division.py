@@ -85,7 +85,10 @@ class MissingDivision(Rule):
     **When it is silent**
 
     K = 1; the run declares ``scale=K``; the gradients are divided after backward; each backward may
-    have a separate loss, such as a batch of each of several DataLoaders. Of a further loss with
+    have a separate loss, such as a batch of each of several DataLoaders. If each micro-batch adds
+    up several means, as of the models of an ensemble, or as many losses as there are micro-batches,
+    one number may be K or their count: the verdict is then incomplete. So it is for a bare sum that
+    nothing divides. Of a further loss with
     less than 1% of the gradient's weight, it is information.
 
     **Incidents**
