@@ -56,7 +56,14 @@ class _Leaf:
     reference: weakref.ref[Any]
     size: int
     summary: Deferred
-    storage: int  # address of the gradient's memory: that of its parts, too
+    gradient: weakref.ref[torch.Tensor]
+
+    def holds(self, part: torch.Tensor) -> bool:
+        """Whether a tensor is a part of its gradient, not of later ones in the same memory."""
+        gradient = self.gradient()
+        if gradient is None:
+            return False
+        return gradient.untyped_storage().data_ptr() == part.untyped_storage().data_ptr()
 
 
 @dataclass(slots=True)
@@ -159,7 +166,7 @@ class _Open:
                 weakref.ref(leaf),
                 gradient.numel(),
                 _summary(gradient),
-                gradient.untyped_storage().data_ptr(),
+                weakref.ref(gradient),
             )
             self.leaves = [old for old in self.leaves if old.reference() is not leaf] + [new]
 
@@ -317,8 +324,7 @@ def _starts(
     product = product_with_tensor(edges[0].node) if len(edges) == 1 else None
     if product is not None:
         node, gradient = product
-        address = gradient.untyped_storage().data_ptr()
-        cached = any(leaf.storage == address for leaf in state.leaves)
+        cached = any(leaf.holds(gradient) for leaf in state.leaves)
         return [(below, node) for _, below in graph_inputs(node)] if cached else []
     terms, number = (
         micro_batch.terms,
