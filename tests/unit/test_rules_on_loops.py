@@ -420,6 +420,18 @@ def test_a_rate_by_micro_batch_that_came_to_its_end_early_is_reported() -> None:
     assert moved_by_hand(*linear(28, 0.1, k=2, planned=20), k=2) == ("info", 18)
 
 
+def held(steps: int, by: int, k: int = 4) -> list[list[float]]:
+    """A warm-up over 10 steps, a hold and a decay from 60 to 80; ``by``: what counts as one."""
+    rates = [max(0.1, min(1.0, i / 10, 4 - i / 20)) for i in (n // by for n in range(k * steps))]
+    return [rates[i : i + k] for i in range(0, len(rates), k)]
+
+
+def test_a_rate_by_micro_batch_that_is_held_in_between_is_reported() -> None:
+    assert moved_by_hand(*held(80, by=1)) == ("warning", 60)
+    assert moved_by_hand(*held(80, by=4)) == ("none", 0)
+    assert moved_by_hand(*held(80, by=3)) == ("none", 0)
+
+
 def test_a_rate_by_micro_batch_that_moves_or_stays_high_is_in_order() -> None:
     assert moved_by_hand(*linear(40, 0.1, planned=160)) == ("none", 0)
     warmup = [[1 - rate for rate in rates] for rates in linear(40, 0.0)]

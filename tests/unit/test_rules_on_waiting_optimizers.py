@@ -9,7 +9,7 @@ from helpers.facts import facts, judged, record, term
 
 @pytest.mark.parametrize(
     ("steps", "trainable", "had", "found"),
-    [(49, 2, False, []), (50, 2, False, ["info"]), (60, 0, False, []), (60, 2, True, [])],
+    [(49, 2, False, []), (50, 2, False, ["info"]), (60, 0, False, ["info"]), (60, 2, True, [])],
 )
 def test_one_of_several_optimizers_that_no_backward_reaches_is_named_after_50_steps(
     steps: int, trainable: int, had: bool, found: list[str]

@@ -11,6 +11,7 @@ Tensors without values (fake, meta, functional) and wrapper subclasses are not r
 
 from __future__ import annotations
 
+import numbers
 import sys
 import weakref
 from collections.abc import Callable, Iterable
@@ -164,7 +165,7 @@ def is_plain(tensor: Any) -> bool:
 def is_real_number(value: Any) -> bool:
     """Whether the value is a number, or a 0-dim tensor whose number can be read."""
     if not isinstance(value, torch.Tensor):
-        return isinstance(value, (int, float))
+        return isinstance(value, (int, float, numbers.Real))  # NumPy's are registered
     return not (value.dim() or value.is_complex()) and is_plain(value)
 
 

@@ -132,18 +132,17 @@ class LearningRates(Observer):
         """Count whether the rate has moved since the micro-batch before, of the same window."""
         for window in reached:
             groups = getattr(window.optimizer, "param_groups", None)
-            rate = groups[0].get("lr") if groups else None
-            if isinstance(rate, float):  # a tensor may be on a device
-                before = window.rate
-                window.rate = float(rate)  # comparing numbers of NumPy gives no plain bool
+            rate = number_at_once(groups[0].get("lr")) if groups else None
+            if rate is not None:
+                before, window.rate = window.rate, rate
                 window.rate_moves += len(window.micro_batches) > 1 and window.rate != before
 
     def step_begins(self, step: OpenStep, window: OptimizerWindow) -> None:
         """Record the learning rates that the step applies."""
         step.fields["rate_moves"], window.rate_moves = window.rate_moves, 0
         read = [number_at_once(group.get("lr")) for group in window.optimizer.param_groups]
-        rates = [rate for rate in read if rate is not None]
-        if rates:
+        rates = [] if None in read else [rate for rate in read if rate is not None]
+        if rates:  # of all groups: rules compare them
             step.fields["lr"] = rates[0]
         if len(rates) > 1:
             step.fields["lrs"] = rates

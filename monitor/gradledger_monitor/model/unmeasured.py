@@ -11,6 +11,7 @@ from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.ranks.manual_all_reduce import UNSEEN, ManualAllReduce
 
 SKIPPED = "the GradScaler skipped this step"
+NO_STEP = "the process ended before a step followed the backwards"
 NO_BACKWARD = "no backward added to the gradients of this window"
 LEFT_OR_ASSIGNED = (
     "no backward of this window added to the gradients that the optimizer steps on: they may be "
@@ -23,6 +24,8 @@ def why_unmeasured(
     record: StepRecord, applied: IndexedMicroBatches, all_reduce: ManualAllReduce | None
 ) -> str | None:
     """Why the weights of this rank's tokens are not known; None if they are."""
+    if record.left_open is not None:
+        return NO_STEP
     if record.skipped:
         return SKIPPED
     if not record.micro_batches:  # unless its zeros are known to be a part of the sum

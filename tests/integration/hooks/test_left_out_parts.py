@@ -214,17 +214,17 @@ def test_the_decay_of_the_optimizers_of_pytorch_is_read_from_their_groups() -> N
     decoupled = weight_decay_of(torch.optim.AdamW(list(map(dict, groups)), lr=0.5))
     assert decoupled is not None and decoupled.decoupled
     assert decoupled.factors == {id(first): 0.05, id(second): 0.0}
+    in_a_tensor = weight_decay_of(torch.optim.AdamW(list(map(dict, groups)), lr=torch.tensor(0.5)))
+    assert in_a_tensor == decoupled
 
 
-def test_of_another_optimizer_or_a_rate_in_a_tensor_the_decay_is_not_known() -> None:
+def test_of_another_optimizer_the_decay_is_not_known() -> None:
     class Own(torch.optim.SGD):
         """It may do anything with its decay."""
 
     weights = [nn.Parameter(torch.ones(2))]
     assert weight_decay_of(Own(weights, lr=0.1, weight_decay=0.1)) is None
     assert weight_decay_of(torch.optim.SGD(weights, lr=0.1)) is None
-    rate = torch.tensor(0.1)
-    assert weight_decay_of(torch.optim.AdamW(weights, lr=rate, weight_decay=0.1)) is None
     ascent = torch.optim.AdamW(weights, lr=0.1, weight_decay=0.1)
     for wrong in (-0.1, float("nan"), float("inf")):
         ascent.param_groups[0]["lr"] = wrong

@@ -256,10 +256,10 @@ def test_a_learning_rate_that_is_a_tensor_is_recorded() -> None:
     assert [record.lr for record in recorded.records()] == [0.5, 0.25]
 
 
-@pytest.mark.parametrize("kind", [float, np.float64])  # a schedule by hand may use NumPy
+@pytest.mark.parametrize("kind", [float, np.float64, np.float32, torch.tensor])
 @pytest.mark.parametrize(("every", "moves"), [(1, 3), (4, 0)])
 def test_moves_of_the_rate_between_micro_batches_are_counted(
-    every: int, moves: int, kind: Callable[[float], float]
+    every: int, moves: int, kind: Callable[[float], Any]
 ) -> None:
     model = tiny_model()
     with recording() as recorded:

@@ -6,6 +6,8 @@ import math
 import numbers
 from typing import Any, NamedTuple
 
+from gradledger.capture.isolation import number_at_once
+
 # Those that add the parameter, times a factor, to its gradient.
 COUPLED = frozenset(
     ("ASGD", "Adadelta", "Adagrad", "Adam", "Adamax", "NAdam", "RAdam", "RMSprop", "SGD")
@@ -35,10 +37,10 @@ def weight_decay_of(optimizer: Any) -> WeightDecay | None:
     (decoupled,) = flags
     factors = {}
     for group in groups:
-        rate = group.get("lr") if decoupled else 1.0
-        if not isinstance(rate, numbers.Real):  # a tensor, which may be on a device
+        rate = number_at_once(group.get("lr")) if decoupled else 1.0
+        if rate is None:  # on a device
             return None
-        factor = float(rate) * _factor(group)
+        factor = rate * _factor(group)
         if not 0 <= factor < math.inf:
             return None
         factors.update({id(p): factor for p in group["params"]})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import numbers
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -11,7 +10,7 @@ import torch
 from torch.optim import Optimizer
 
 from gradledger.capture.async_copy import Deferred
-from gradledger.capture.isolation import is_plain, local_part
+from gradledger.capture.isolation import is_plain, local_part, number_at_once
 from gradledger.capture.layers import open_layers
 from gradledger.capture.layers.modes import ModedModules, Modes
 from gradledger.capture.layers.open_layers import OpenLayers
@@ -156,7 +155,7 @@ def _rounded(parameters: list[Any], moved: list[int], optimizer: Any) -> tuple[l
 
     Those in half precision; without any, those in float32 if all learning rates are tiny.
     Optimizers that are not PyTorch's may round at random, or keep what is lost. Of a learning rate
-    that is a tensor, which may be on a device, it is not read whether it is 0.
+    that is a tensor on a device, it is not read whether it is 0.
     """
     if not type(optimizer).__module__.startswith("torch.optim."):
         return [], False
@@ -164,7 +163,7 @@ def _rounded(parameters: list[Any], moved: list[int], optimizer: Any) -> tuple[l
     half = [i for i in moved if _is_of(parameters[i], torch.bfloat16, torch.float16)]
     if half:
         read = [(index, rates.get(id(parameters[index]))) for index in half]
-        return [index for index, rate in read if isinstance(rate, numbers.Real) and rate], False
+        return [index for index, rate in read if number_at_once(rate)], False
     if not all(isinstance(rate, int | float) and 0 < rate <= TINY for rate in rates.values()):
         return [], False
     return [i for i in moved if _is_of(parameters[i], torch.float32)], True

@@ -32,8 +32,8 @@ class NoGradients(Rule):
 
     The first 3 steps of the only optimizer, or 20 later ones in a row, at each of which no
     backward has reached its parameters, and ``.grad`` of all of them is ``None``. One of several
-    optimizers is reported by name, as information, if it has made 50 steps, never had a gradient,
-    and holds parameters that require one.
+    optimizers is reported by name, as information, if it has made 50 steps and never had a
+    gradient.
 
     **Why it matters**
 
@@ -111,7 +111,7 @@ class NoGradients(Rule):
     def _one_of_several(self, facts: StepFacts, trainable: int) -> Outcome:
         """It may wait for a phase that comes later; by then it is named."""
         label = facts.optimizer_label
-        if self._had or not trainable or self._without < self.waits:
+        if self._had or self._without < self.waits:
             return not_applicable(f"{label} may wait for another optimizer")
         report = finding(
             "info",

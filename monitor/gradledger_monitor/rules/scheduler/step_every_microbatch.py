@@ -21,7 +21,8 @@ STAYS = 8  # steps at one rate, after which a schedule may have ended
 LONGEST = 1.25  # of the (K - 1) times as many steps: a training that goes on for longer
 SEVERAL = 3  # steps in a row with several of the schedule
 LOW = 0.5  # of the highest rate: a warm-up stays at the highest
-OTHERS = 2  # windows before in which it moved less often: that in which the schedule ended
+RAMPS = 2  # windows in which it moved in all gaps: more than these
+EDGES = 3  # windows in which it moved in some gaps: a ramp of a schedule begins or ends there
 
 FIX = """\
 if (i + 1) % K == 0:
@@ -52,10 +53,11 @@ class StepEveryMicrobatch(Rule):
     the rate has come down, from the numbers that a function of ``LambdaLR`` holds.
 
     A rate that is no scheduler's of PyTorch, such as ``group["lr"] = planned(i)`` or the
-    ``step_update`` of timm: it moved between all micro-batches of the first steps, and has stayed
-    below half of its highest value since, for K - 1 times as many steps. That is what a plan in
-    optimizer steps comes to if micro-batches are counted. It is information until the rate has
-    stayed there for twice as many steps as it moved, of a window of at least 3.
+    ``step_update`` of timm: it moved between all micro-batches of the steps at which it moved, but
+    for 3, at which a ramp may begin or end, and came down in a ramp. It has stayed below half of
+    its highest value since, for K - 1 times as many steps. That is what a plan in optimizer steps
+    comes to if micro-batches are counted, also if it holds the rate for a while. It is information
+    until the rate has stayed there for twice as many steps, of a window of at least 3.
 
     And a scheduler that makes several steps for each optimizer step, also of one micro-batch, at
     three steps in a row, once it has made 1.25 times the steps of its plan.
@@ -93,8 +95,8 @@ class StepEveryMicrobatch(Rule):
         _at=int | None,
         _moved=int,
         _in_all=int,
-        _windows=int,
-        _until=int,
+        _in_part=int,
+        _ramp=int,
         _several=int,
     )
 
@@ -107,8 +109,8 @@ class StepEveryMicrobatch(Rule):
         self._at: int | None = None  # step of the schedule, at the window before
         self._moved = 0  # the last step at which the rate moved
         self._in_all = 0  # windows in which it moved between all micro-batches
-        self._windows = 0  # all of them
-        self._until = 0  # the number of the last in which it moved, or before which it did
+        self._in_part = 0  # windows in which it moved between some, or before which it did
+        self._ramp = 0  # the last step at which it moved between all
         self._several = 0  # steps in a row for which the schedule made several
 
     def after_gap(self) -> None:
@@ -160,11 +162,14 @@ class StepEveryMicrobatch(Rule):
         if rate is None:
             return
         self._rate, self._highest = rate, max(self._highest, rate)
-        self._windows += 1
         if not record.rate_moves and before in (None, rate):
             return
-        self._moved, self._until = window.facts.step, self._windows
-        self._in_all += 0 < len(record.micro_batches) - 1 <= record.rate_moves
+        self._moved = window.facts.step
+        in_all = 0 < len(record.micro_batches) - 1 <= record.rate_moves
+        if in_all:
+            self._in_all, self._ramp = self._in_all + 1, window.facts.step
+        else:
+            self._in_part += 1
 
     def _ended_by_hand(self, window: Window) -> Outcome | None:
         """A rate that moved with each micro-batch at first, and has stayed where it came to."""
@@ -172,17 +177,20 @@ class StepEveryMicrobatch(Rule):
         stays = window.facts.step - moved
         if k < 2 or rate is None or not 0 <= rate < LOW * self._highest:
             return None
-        if self._in_all <= OTHERS or self._in_all < self._until - OTHERS or stays < STAYS:
+        if self._in_all <= RAMPS or self._in_part > EDGES or stays < STAYS:
+            return None
+        if moved > self._ramp + 1:  # it came down at once
             return None
         if not (k - 1) * (moved - 1) - 1 <= stays <= LONGEST * (k - 1) * moved + STAYS:
             return None
         return finding(
             "warning" if k > 2 and stays >= 2 * moved else "info",
             "The learning rate moves with every micro-batch, and its schedule has ended",
-            f"The learning rate moved between all {k} micro-batches of an optimizer step, up to "
-            f"step {moved:,}. It has stayed at {significant(rate)} for {counted(stays, 'step')} "
-            f"since; its highest value was {significant(self._highest)}. This is what a schedule "
-            f"in optimizer steps does where micro-batches are counted: it ends after about "
+            f"At {counted(self._in_all, 'step')}, the learning rate moved between all {k} "
+            f"micro-batches of the step. Step {moved:,} was the last at which it moved. It has "
+            f"stayed at {significant(rate)} for {counted(stays, 'step')} since; its highest value "
+            f"was {significant(self._highest)}. This is what a schedule in optimizer steps does "
+            "where micro-batches are counted: it ends after about "
             f"1/{k} of the training. If the schedule is planned to end there, it is right.",
             FIX_BY_HAND,
             micro_batches=k,
