@@ -80,7 +80,11 @@ def _inhibits_later(rule: type[RuleDefinition], cause: Finding, symptom: Finding
 
 
 def _is_apart(cause: Finding, symptom: Finding) -> bool:
-    """Whether a finding began well before what may cause it, and went on after it."""
+    """Whether a finding began well before what may cause it, and went on after it, or was over."""
+    changed = cause.evidence.get("changed")
+    onset = changed.get("step", 0) if isinstance(changed, dict) else 0
+    if symptom.last_step + SHOWN_BY < onset:
+        return True
     before = symptom.first_step + SHOWN_BY < cause.first_step
     return before and symptom.last_step > cause.last_step and symptom.steps >= cause.steps
 

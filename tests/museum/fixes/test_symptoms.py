@@ -33,6 +33,17 @@ TINY_LIMIT = {
     **dict.fromkeys(("max_norm = 0.1", "max_norm = 0.2", "max_norm = 1.0"), "max_norm = 1e-4"),
 }
 FADING = {"model(x)": "(0.9**step * model(x) + (1 - 0.9**step) * model(x).detach())"}
+# One batch whose norm is far above all others, long before the cause. Its step changes nothing.
+OUTLIER = " * (1e4 if step == 20 else 1)"
+OUTLIER_LATER = {
+    "range(8)": "range(50)",
+    "range(12)": "range(50)",
+    "step == 5": "step == 40",
+    "step == 7": "step == 40",
+    "    optimizer.step()": (
+        '    optimizer.param_groups[0]["lr"] = 0.05 * (step != 20)\n    optimizer.step()'
+    ),
+}
 # Mistakes that suit one incident: they remain in its twin, and so must not be muted.
 SUITED: dict[tuple[str, str], dict[str, str]] = {
     ("clip/clipped_after_the_step", "tiny limit"): TINY_LIMIT,
@@ -62,6 +73,37 @@ SUITED: dict[tuple[str, str], dict[str, str]] = {
         **FADING,
     },
     ("norm/decay_of_adamw_given_to_adam", "fading gradient"): {"for _ in": "for step in", **FADING},
+    ("loss/rate_in_percent", "outlier"): {
+        "labels)\n    loss": f"labels){OUTLIER}\n    loss",
+        "= 0.1 if": "= 0.1 * (step != 20) if",
+    },
+    ("norm/rate_beyond_the_stable_limit", "outlier"): {
+        "curvature)\n\n": 'curvature)\nrate = optimizer.defaults["lr"]\n\n',
+        "for _ in range(60):\n": (
+            "for step in range(90):\n"
+            '    optimizer.param_groups[0]["lr"] = (step != 20) * rate / (1 if step > 40 else 8)\n'
+        ),
+        "mse_loss(model(x), y)": f"(mse_loss(model(x), y){OUTLIER})",
+    },
+    ("loss/empty_mask", "outlier"): {
+        "    loss.backward()": f"    (loss{OUTLIER}).backward()",
+        **OUTLIER_LATER,
+    },
+    ("norm/root_of_zero", "outlier"): {
+        ".mean().backward": f".mean().mul({OUTLIER[3:]}).backward",
+        **OUTLIER_LATER,
+    },
+    ("loss/prompts_fill_the_sequence", "layer not called"): {
+        "AdamW(model.parameters()": "AdamW([*model.parameters(), torch.nn.Parameter(torch.ones(3))]"
+    },
+    ("norm/sigmoid_in_every_layer", "layer not called"): {
+        "SGD(model.named_parameters()": (
+            'SGD([*model.named_parameters(), ("unused", nn.Parameter(torch.ones(3)))]'
+        )
+    },
+    ("norm/initial_weights_too_small", "layer not called"): {
+        "SGD(model.parameters()": "SGD([*model.parameters(), nn.Parameter(torch.ones(3))]"
+    },
     ("loop/never_zeroed", "larger batches"): {
         "[24]": "[24] * (1 if step < 20 else 3)",
         "range(8)": "range(60)",

@@ -62,7 +62,7 @@ class NoTargets(Rule):
     kind = "T"
     secondary = True
     points_at = ("loss", "backward", "scaled_backward")
-    inhibits = ("norm.vanishing", "norm.dead_layer", "norm.gradient_ends")
+    inhibits = ("norm.vanishing",)
 
     state = declare(_last=deque[bool], _empty=int)
 
@@ -94,6 +94,12 @@ class NoTargets(Rule):
             without_targets=self._empty,
             of=steps,
         )
+
+
+def has_no_target(facts: StepFacts) -> bool:
+    """Whether the losses of all micro-batches are cross entropies whose targets are ignored."""
+    terms = list(_terms(facts))
+    return bool(terms) and all(map(_counts_nothing, terms))
 
 
 def _terms(facts: StepFacts) -> Iterator[Term]:

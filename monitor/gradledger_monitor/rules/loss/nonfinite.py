@@ -59,9 +59,9 @@ class Nonfinite(Rule):
     kind = "T"
     works_on_metric_logs = True
     precondition = ALSO_AT_THE_END
-    inhibits = ("ddp.replica_drift",)
     # norms that left their range before are no symptom: they show how it came to this
     inhibits_later = (
+        "ddp.replica_drift",
         "norm.nonfinite",
         "loss.diverging",
         "norm.spike",

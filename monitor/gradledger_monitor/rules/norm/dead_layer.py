@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.layers.combined import Layer, combined
 from gradledger_monitor.rules.definition import Parameter
+from gradledger_monitor.rules.loss.no_targets import has_no_target
 from gradledger_monitor.rules.norm.layers import layers_by_rank, unmeasured
 from gradledger_monitor.rules.number_text import counted
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_measured
@@ -55,7 +56,8 @@ class DeadLayer(Rule):
     Frozen parameters (``requires_grad`` is ``False``); layers with a gradient at any sampled step,
     such as an expert that few tokens reach, the head of a task that comes later or a layer behind
     a factor that starts at 0; rows of an embedding; an optimizer of which no parameter has a
-    gradient (another rule), or which may wait for another one; layers of which a checkpoint holds
+    gradient (another rule), or which may wait for another one; steps without a
+    target (``loss.no_targets``); layers of which a checkpoint holds
     the optimizer's state.
 
     **Incidents**
@@ -87,7 +89,8 @@ class DeadLayer(Rule):
         only_optimizer = len(facts.run.optimizers) == 1
         if not alive:
             zero = facts.norm == 0 and all(layer.gradient == 0 for layer in layers)
-            return _nothing(dead, observed) if only_optimizer and zero else OK
+            unexplained = only_optimizer and zero and not has_no_target(facts)
+            return _nothing(dead, observed) if unexplained else OK
         complete = only_optimizer and not any(r.frozen for r in ranks.values())
         if complete and len(alive) + len(dead) == len(layers) and _only_biases_learn(alive, dead):
             return _constant(alive, dead, observed)

@@ -55,9 +55,9 @@ class Nonfinite(Rule):
     points_at = ("backward", "loss")
     state = declare(_onset=Onset)
     works_on_metric_logs = True
-    inhibits = ("ddp.replica_drift",)
     # norms that left their range before are no symptom: they show how it came to this
     inhibits_later = (
+        "ddp.replica_drift",
         "loss.nonfinite",
         "loss.diverging",
         "norm.spike",

@@ -75,7 +75,6 @@ class VanishingByDepth(Rule):
 
     points_at = ("backward",)
     by_window = False
-    inhibits = ("norm.dead_layer",)
 
     state = declare(_in_a_row=list[int])
 
