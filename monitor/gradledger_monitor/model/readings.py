@@ -210,7 +210,8 @@ def _possible_units(terms: list[WeightedTerm], weighted_inside: bool) -> tuple[s
         return "elements", "counted_elements"
     if weighted_inside:
         return "elements", "counted_elements", "tokens"
-    if all(t.loss_term.class_weight for t in terms):
+    # a vector of losses may be divided by anything: tokens are more likely
+    if all(loss.class_weight and loss.reduction != "none" for loss in losses):
         return "class_weight", "tokens", "rows", "positions"
     return "tokens", "class_weight", "rows", "positions", "elements"
 

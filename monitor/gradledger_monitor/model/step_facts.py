@@ -35,6 +35,7 @@ from gradledger_monitor.model.losses.repeated import (
     left_out_of_second_pass,
 )
 from gradledger_monitor.model.losses.reported import mean_over_tokens, sum_of_roots
+from gradledger_monitor.model.losses.term_weights import as_mean
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.objectives import (
     Objective,
@@ -350,7 +351,7 @@ class StepFacts:
                     factor *= unscale_factor(micro_batch)
                 task = tasks.get(index, 0)
                 for name, part, term in loss_names.named(micro_batch.terms, task, forms):
-                    counted = _tokens_and_weight(term, part)
+                    counted = _tokens_and_weight(term := as_mean(term), part)
                     if counted is not None:
                         tokens, size = counted[0], abs(counted[1]) * factor
                         terms.append(
@@ -484,8 +485,7 @@ def _tolerance(records: Iterable[StepRecord]) -> float:
 def _tokens_and_weight(term: Term, part: int) -> tuple[float, float] | None:
     """The tokens of a term and the weight of each; None if it has none, or they are not known.
 
-    A penalty has no tokens: it is one value for each micro-batch, summed over the parameters.
-    """
+    A penalty has no tokens: it is one value of a micro-batch, summed over the parameters."""
     if term.penalty:
         each, count = number(term.element_weight), term.elements
         if part > 1 or each is None or not count:

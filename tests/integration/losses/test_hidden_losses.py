@@ -262,3 +262,20 @@ def test_class_weights_are_the_divisor_of_a_fused_mean() -> None:
     counted = windows(1)[0][0][1].flatten()
     assert term.class_weight == pytest.approx(float(weights[counted[counted != IGNORED]].sum()))
     assert set(answer(recorded)[0]) == {UNEQUAL}
+
+
+def test_the_class_weights_of_a_vector_of_losses_are_added_up() -> None:
+    weights = torch.linspace(0.5, 2.0, CLASSES)
+
+    def weighted(hidden: Tensor, head: nn.Parameter, labels: Tensor, reduction: str) -> Tensor:
+        each = F.cross_entropy(
+            hidden @ head.T, labels, weights, ignore_index=IGNORED, reduction="none"
+        )
+        return each.sum() / weights[labels[labels != IGNORED]].sum()
+
+    recorded = Recording()
+    train_projected(weighted, LOOPS["mean_of_means"], recording(recorded))
+    (term,) = recorded.records()[0].micro_batches[0].terms
+    counted = windows(1)[0][0][1].flatten()
+    assert term.class_weight == pytest.approx(float(weights[counted[counted != IGNORED]].sum()))
+    assert set(answer(recorded)[0]) == {UNEQUAL}

@@ -157,7 +157,12 @@ def _nll_term(node: Any, name: str) -> OpenTerm:
     if target.dim() == 1 and term.rows > 1:
         term.samples = sample_count(node, term.rows)
     if term.reduction == "none":
-        term.valid = Deferred((target != ignored).sum())
+        counted = target != ignored
+        term.valid = Deferred(counted.sum())
+        weights = saved(node, "weight")
+        if weights is not None:  # an index by a mask would wait for the device
+            each = weights.detach()[target.where(counted, 0)]
+            term.class_weight = Deferred(each.where(counted, 0).sum())
         return term
     # A saved-tensor hook holds all tensors of a node or none: these can be read, too.
     divisor, weighted = node._saved_total_weight, node._saved_weight is not None

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from msgspec.structs import replace
 
 from gradledger_monitor.ingest.schema import MicroBatch, Term
-from gradledger_monitor.model.losses.term_weights import weights_vary
+from gradledger_monitor.model.losses.term_weights import as_mean, weights_vary
+from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.model.token_ledger import total
 
@@ -27,13 +28,14 @@ def mean_over_tokens(micro_batches: Iterable[tuple[int, MicroBatch]]) -> float |
     """The sum of the token losses over their number; None if one of them is not known.
 
     With one loss term, root = weight * (sum of its token losses), so that sum is root / |weight|.
+    Means by class weights count by these, as one mean over the window would.
     """
-    losses, count = 0.0, 0
+    losses, count = 0.0, 0.0
     for _, micro_batch in micro_batches:
         loss, terms = micro_batch.loss, micro_batch.terms
         if micro_batch.elsewhere:  # these losses are a part of the root, too
             return None
-        term = terms[0] if len(terms) == 1 else _joined(terms)
+        term = as_mean(terms[0]) if len(terms) == 1 else _joined(terms)
         if term is None or (tokens := term.tokens) is None:
             return None
         if tokens == 0:
@@ -42,8 +44,16 @@ def mean_over_tokens(micro_batches: Iterable[tuple[int, MicroBatch]]) -> float |
         if not weight or loss is None or (term.weight_min is not None and weights_vary(term)):
             return None
         # a loss may be minus a term, such as a log-probability
-        losses, count = losses + float(loss) / abs(float(weight)), count + tokens
+        counted = _counted(term, tokens)
+        losses += float(loss) / abs(float(weight)) * counted / tokens
+        count += counted
     return losses / count if count else None
+
+
+def _counted(term: Term, tokens: int) -> float:
+    """How much a micro-batch counts in one mean over the window."""
+    by_class = number(term.class_weight) if term.reduction == "mean" else None
+    return by_class or float(tokens)
 
 
 def loss_of_large_batch(

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
+from msgspec.structs import replace
+
 from gradledger_monitor.ingest.schema import Term
 from gradledger_monitor.model import tolerances
+from gradledger_monitor.model.numbers import number
 
 
 def has_own_weights(term: Term) -> bool:
@@ -37,3 +42,27 @@ def weights_vary(term: Term) -> bool:
         return False
     bound = float(most) * (1 - tolerances.INSIDE)
     return float(least) < bound or abs(float(weight)) < bound
+
+
+def as_mean(term: Term) -> Term:
+    """A sum that the loop divides by the class weights of these tokens, as PyTorch's mean does.
+
+    Other terms are returned as they are.
+    """
+    total, weight = number(term.class_weight), number(term.weight)
+    if term.reduction == "mean" or not total or not term.tokens or weight is None:
+        return term
+    divisors = [number(divisor) or 0.0 for divisor in term.divisors]
+    others = [d for d in divisors if not math.isclose(d, total, rel_tol=tolerances.WEIGHT)]
+    if len(others) == len(divisors) or weights_vary(term):
+        return term
+    return replace(
+        term,
+        reduction="mean",
+        weight=weight * total / term.tokens,
+        weight_min=None,
+        weight_max=None,
+        elements=None,
+        element_weight=None,
+        divisors=list(others),
+    )

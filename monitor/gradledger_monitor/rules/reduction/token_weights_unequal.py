@@ -428,6 +428,8 @@ def _loss_sentence(facts: StepFacts, objective: Objective) -> str:
     if significant(reported) == significant(token):
         return ""
     by_class = objective.reading.unit == "class_weight"
+    if by_class and any(t.loss_term.reduction != "mean" for t in objective.terms):
+        return ""  # the mean by class weights is not known
     by_elements = f"over all {element_name(objective)}s"
     whole = "by the class weights of the window" if by_class else by_elements
     means = f"{significant(reported)}; the mean {whole} is {significant(token)}"
