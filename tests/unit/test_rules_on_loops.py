@@ -723,6 +723,15 @@ def test_backwards_that_no_step_followed_are_an_error_if_the_loop_began_anew() -
     )
 
 
+def test_a_limit_of_the_norm_that_no_window_meets_is_named() -> None:
+    limited = left_open(1, zeroed=69, norms=70)
+    assert limited is not None and limited.severity == "error"
+    assert "measured 70 norms, which were finite, and left out the step" in limited.summary
+    assert "norm {norm}, limit {limit}" in limited.fix
+    clipped = left_open(1, zeroed=0, norms=70)  # each micro-batch, and the step is never reached
+    assert clipped is not None and "which were finite" not in clipped.summary
+
+
 def test_a_schedule_that_is_planned_in_other_steps_is_named_when_the_training_ends() -> None:
     def unfinished(planned: int) -> Finding | None:
         left = LeftOpen(60, planned=planned, scheduled=18, trained=66)

@@ -86,7 +86,7 @@ class NeverStepped(Rule):
             f"{facts.optimizer_name}{before}, and no step followed until the process ended. "
             f"{' '.join(_what_the_loop_did(left_open))}"
             f"{'' if begun_anew else _what_it_may_be(left_open, facts.step)}",
-            FIX_GUARD if facts.step > 1 and _goes_on(left_open) else FIX,
+            FIX_GUARD if _is_guarded(left_open, facts.step) else FIX,
             backwards=left_open.backwards,
             zeroed=left_open.zeroed,
             nonfinite_losses=left_open.nonfinite,
@@ -104,6 +104,16 @@ def _trains(left_open: LeftOpen) -> bool:
 def _goes_on(left_open: LeftOpen) -> bool:
     """Whether the loop of the training goes on without its step."""
     return left_open.again and left_open.zeroed >= ZEROED
+
+
+def _is_guarded(left_open: LeftOpen, step: int) -> bool:
+    """Whether a guard may leave out the step: the loop measures norms, or goes on without it."""
+    return _measures_windows(left_open) or (step > 1 and _goes_on(left_open))
+
+
+def _measures_windows(left_open: LeftOpen) -> bool:
+    """Whether windows were prepared for a step: their norms were measured, and they were zeroed."""
+    return min(left_open.norms, left_open.zeroed) >= ZEROED
 
 
 def _fails(left_open: LeftOpen) -> bool:
@@ -128,6 +138,11 @@ def _what_the_loop_did(left_open: LeftOpen) -> Iterator[str]:
     if left_open.nonfinite_norms:
         norms = counted(left_open.norms, "measured norm")
         yield f"{left_open.nonfinite_norms:,} of {norms} were not finite."
+    elif _measures_windows(left_open):
+        yield (
+            f"The loop measured {left_open.norms:,} norms, which were finite, and left out the "
+            "step: a guard with a limit of the norm may do this."
+        )
     if left_open.scaled:
         yield (
             "The losses were scaled, and scaler.step was not called. If a guard waits for finite "
