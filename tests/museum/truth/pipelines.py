@@ -17,7 +17,8 @@ Values = dict[str, Tensor]  # by name of the parameter
 def tell(label: Label, names: dict[str, Any], steps: list[Step]) -> dict[str, Any]:
     """Reads ``model``, of which the rank trains some parameters, and ``windows``.
 
-    The ranks of one pipeline have the same ``windows``.
+    The ranks of one pipeline have the same ``windows``. ``plain`` is the model before its
+    parameters were sharded, if they are.
     """
     name_of = {p: name for name, p in names["model"].named_parameters()}
     told: list[tuple[Values, Values]] = [({}, {}) for _ in names["windows"]]
@@ -32,7 +33,8 @@ def tell(label: Label, names: dict[str, Any], steps: list[Step]) -> dict[str, An
             for name, gradient in zip(order, step.gradients, strict=True)
             if gradient is not None
         )
-    return {"model": names["model"], "windows": names["windows"], "steps": told}
+    plain = names.get("plain", names["model"])
+    return {"model": plain, "windows": names["windows"], "steps": told}
 
 
 def fault(ranks: list[dict[str, Any]]) -> float:
