@@ -98,7 +98,9 @@ def test_a_rank_whose_record_is_missing_leaves_the_balance_unmeasured(two_ranks:
     assert judged([half]).verdict == "incomplete"
 
 
-@pytest.mark.parametrize(("name", "balance"), [("join, all", 0.5), ("join, active", 1.0)])
+@pytest.mark.parametrize(
+    ("name", "balance"), [("join, all", 0.5), ("join, active", 1.0), ("join, comm hook", 0.5)]
+)
 def test_in_a_join_context_the_balance_is_that_of_the_ranks_with_data(
     two_ranks: Ranks, name: str, balance: float
 ) -> None:

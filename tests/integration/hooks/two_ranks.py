@@ -15,6 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from helpers.training import (
@@ -105,10 +106,12 @@ def twenty_steps(watched: AbstractContextManager[object], data: list[Batches]) -
     return [*(p.detach() for p in model.parameters()), *norms, torch.get_rng_state()]
 
 
-def uneven(divide_by_initial_world_size: bool) -> dict[str, Any]:
+def uneven(divide_by_initial_world_size: bool, hook: Any = None) -> dict[str, Any]:
     """In a `Join` context, whose rank 1 has data for two of four steps."""
     model = tiny_model()
     wrapped = DistributedDataParallel(model)
+    if hook is not None:
+        wrapped.register_comm_hook(None, hook)
     data = windows(WINDOWS if dist.get_rank() == 0 else 2, seed=dist.get_rank())
     with recording() as recorded, wrapped.join(divide_by_initial_world_size):
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -144,6 +147,7 @@ def main(rank: int, store: str, output: str) -> None:
     rows["right, K = R"] = train(ROWS["right"], data, k=2)
     rows["averaged again, K = R"] = train(ROWS["averaged again"], data, k=2)
     rows |= {"join, all": uneven(True), "join, active": uneven(False)}
+    rows["join, comm hook"] = uneven(False, allreduce_hook)
     rows["twenty steps"] = with_and_without(rank)
     torch.save(rows, output)
 

@@ -176,10 +176,13 @@ def join_of(joinable: Any) -> Any:
 def divides_by(module: Any, window: OptimizerWindow) -> str | None:
     """What a DDP model that is in a `Join` context divides the sum of the gradients by.
 
-    None if it holds no parameter of the window's optimizer.
+    None if it holds no parameter of the window's optimizer. A comm hook divides instead of DDP, and
+    PyTorch's divide by all ranks.
     """
     if join_of(module) is None:
         return None
     if {id(p) for p in window.parameters()}.isdisjoint(id(p) for p in module.parameters()):
         return None
+    if getattr(module, "_comm_hooks", None):
+        return "all"
     return "all" if getattr(module, "_divide_by_initial_world_size", True) else "active"

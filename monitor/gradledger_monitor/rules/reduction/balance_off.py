@@ -29,12 +29,12 @@ p.grad /= dist.get_world_size()      # by R in all: what divides before it, and 
 # if another factor is intended, declare it: gradledger.watch(model, optimizer, scale=B)"""
 
 JOINED = (
-    " This is the default in a Join context of DDP: what is left of the data has the weight that "
-    "it has in full windows."
+    " This is the default in a Join context of DDP, and what PyTorch's comm hooks do in any: what "
+    "is left of the data has the weight that it has in full windows."
 )
 FIX_JOIN = """\
 # for the mean over the ranks that have data left:
-with model.join(divide_by_initial_world_size=False):"""
+with model.join(divide_by_initial_world_size=False):   # a comm hook divides by itself"""
 
 FIX_IDLE = """\
 tokens = torch.tensor(own_tokens)              # 0 on a rank without data
