@@ -82,7 +82,8 @@ def _digest(text: str) -> str:
 
 
 def environment() -> dict[str, str]:
-    """Versions, host, device and command, for post-mortem reports."""
+    """Versions, host, device and command, for post-mortem reports; the job of torchrun, whose
+    restarts are runs of their own."""
     torch: Any = sys.modules.get("torch")
     facts = {
         "python": platform.python_version(),
@@ -97,6 +98,9 @@ def environment() -> dict[str, str]:
         module = sys.modules.get(package)
         if module is not None:
             facts[package] = str(getattr(module, "__version__", "unknown"))
+    job, restarts = map(os.environ.get, ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"))
+    if job and restarts:
+        facts |= {"torchrun job": replace_surrogates(job[:128]), "torchrun restarts": restarts[:16]}
     return facts
 
 

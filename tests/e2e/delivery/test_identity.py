@@ -56,6 +56,9 @@ train_ranks(5, "second")
         assert done.returncode == 0, done.stderr
         assert "gradledger" not in done.stderr
         assert_runs(service, 3, 5)
+        environments = [run["environment"] for run in service.get("/runs").json()["runs"]]
+        assert {each["torchrun restarts"] for each in environments} == {"0", "1"}
+        assert len({each["torchrun job"] for each in environments}) == 1
 
 
 def test_torchrun_twice_with_one_address_in_one_command_is_two_runs(
