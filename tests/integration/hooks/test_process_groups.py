@@ -17,7 +17,8 @@ from gradledger.capture.open_records import OpenMicroBatch
 from gradledger.capture.windows import OptimizerWindow
 from gradledger.observers.ranks import running_works
 from gradledger.observers.ranks.collectives import Collectives
-from gradledger.observers.ranks.local_gradients import divides_by
+from gradledger.observers.ranks.local_gradients import ELSEWHERE, divides_by
+from helpers.training import recording
 
 
 @pytest.fixture
@@ -184,6 +185,34 @@ def test_only_the_model_that_is_in_join_divides_by_the_ranks_that_have_data(
     assert divides_by(joined, windows[0]) is None
     with joined.join(divide_by_initial_world_size=False):
         assert [divides_by(joined, window) for window in windows] == ["active", None]
+
+
+@pytest.mark.parametrize(("apart", "reason"), [(True, ELSEWHERE), (False, None)])
+def test_a_hook_over_another_group_may_exchange_gradients_with_other_processes(
+    tmp_path: Path, apart: bool, reason: str | None
+) -> None:
+    def hook(_: Any, bucket: Any) -> Any:
+        ready: Any = torch.futures.Future()
+        ready.set_result(bucket.buffer())
+        return ready
+
+    hook.__annotations__ = {}  # PyTorch compares them with types
+
+    dist.init_process_group("gloo", f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        group = dist.new_group([0]) if apart else None
+        with recording() as recorded:
+            model = DistributedDataParallel(nn.Linear(3, 2), process_group=group)
+            model.register_comm_hook(None, hook)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            for _ in range(2):
+                logits = model(torch.ones(4, 3))
+                nn.functional.cross_entropy(logits, torch.tensor([0, 1, 1, 0])).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+        assert [facts.unmeasured for facts in recorded.facts()] == [reason] * 2
+    finally:
+        dist.destroy_process_group()
 
 
 class _Copied(torch.autograd.Function):

@@ -44,13 +44,13 @@ from gradledger.observers.ranks.local_gradients import (
     has_custom_hook,
     join_of,
     sent_bytes,
+    trains_alone,
 )
 from gradledger.observers.ranks.process_groups import (
     leave_a_turn,
     sequence_number,
     unless_all,
     world,
-    world_size,
 )
 from gradledger.observers.ranks.running_works import RunningWorks
 
@@ -323,7 +323,7 @@ class Collectives(Observer):
 
     def step_begins(self, step: OpenStep, window: OptimizerWindow) -> None:
         """Record how this window's gradients were combined over the ranks."""
-        if world_size() == 1:
+        if trains_alone(step, self._ddp):
             return
         if self._backwards.overlapped or world is None:
             reason = THREADS if self._backwards.overlapped else UNCOUNTED

@@ -16,19 +16,26 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
+import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
 from gradledger import guard
 from gradledger.capture import gradient_probe
 from gradledger.capture.async_copy import Deferred
 from gradledger.capture.isolation import isolated, local_part, never_compile
+from gradledger.observers.ranks.process_groups import world_size
 
 if TYPE_CHECKING:
+    from gradledger.capture.open_records import OpenStep
     from gradledger.capture.windows import OptimizerWindow
 
 DEFAULT_HOOKS = "torch.distributed.algorithms.ddp_comm_hooks.default_hooks"
 COMPRESSING = ("fp16_compress_hook", "bf16_compress_hook")
 AVERAGING = ("allreduce_hook", *COMPRESSING)
+ELSEWHERE = (
+    "DDP has a comm hook and a process group other than the default one: whether the hook combines "
+    "gradients with those of other processes, as torchft's does, and how, is not known"
+)
 HALF_BYTES = 2  # of an element in fp16 or bf16
 
 
@@ -41,6 +48,16 @@ def has_custom_hook(wrappers: Iterable[Any]) -> bool:
     averaging = _default_hooks(AVERAGING)
     hooks = [hook for ddp in wrappers for hook, _ in ddp._comm_hooks]
     return any(hook not in averaging for hook in hooks)
+
+
+def trains_alone(step: OpenStep, wrappers: Iterable[Any]) -> bool:
+    """Whether there is one rank. What its comm hooks exchange beyond that is noted as missing."""
+    if world_size() > 1:
+        return False
+    apart = [ddp for ddp in wrappers if ddp.process_group is not torch.distributed.group.WORLD]
+    if has_custom_hook(apart):
+        step.missing["sync"] = ELSEWHERE
+    return True
 
 
 def _default_hooks(names: Iterable[str]) -> list[Any]:
