@@ -280,7 +280,8 @@ def _only_scaled(rows: Iterable[StepRecord]) -> bool:
 
 
 def _is_last_synced(record: StepRecord) -> bool:
-    return record.wrapper == "ddp" and record.micro_batches[-1].wrapper == "sync"
+    last = record.micro_batches[-1:]
+    return record.wrapper == "ddp" and any(m.wrapper == "sync" for m in last)
 
 
 def _synced_twice(record: StepRecord) -> bool:

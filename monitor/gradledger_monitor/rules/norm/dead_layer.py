@@ -56,9 +56,8 @@ class DeadLayer(Rule):
     Frozen parameters (``requires_grad`` is ``False``); layers with a gradient at any sampled step,
     such as an expert that few tokens reach, the head of a task that comes later or a layer behind
     a factor that starts at 0; rows of an embedding; an optimizer of which no parameter has a
-    gradient (another rule), or which may wait for another one; steps without a
-    target (``loss.no_targets``); layers of which a checkpoint holds
-    the optimizer's state.
+    gradient (another rule), or which may wait for another one; steps without a target
+    (``loss.no_targets``); layers of which a checkpoint holds the optimizer's state.
 
     **Incidents**
 

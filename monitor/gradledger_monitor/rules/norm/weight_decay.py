@@ -54,8 +54,7 @@ class WeightDecay(Rule):
 
     The loss falls along, as in training with strong regularisation; parameters that keep their
     size; an optimizer that is not one of PyTorch's, or whose learning rate is a tensor on a device;
-    several
-    optimizers that train on different losses (a GAN).
+    several optimizers that train on different losses (a GAN).
 
     **Incidents**
 
