@@ -447,13 +447,14 @@ def test_a_mean_of_losses_of_one_form_may_be_one_of_samples(
     [
         ([(48, 46, 44), (48, 46, 44)], False),  # two sequences, three predictions
         ([(24, 24, 20), (24, 24, 20)], True),  # chunks
+        ([(0, 4, 3, 2), (0, 4, 3, 2)], True),
         ([(48, 46, 44), (12, 10, 8)], True),  # means of micro-batches, too
     ],
 )
 def test_losses_that_predict_one_token_further_each_are_no_chunks(
     counts: list[tuple[int, ...]], is_named: bool
 ) -> None:
-    batches = [[term(n, 1 / n / len(c) / 2, "mean", head=1) for n in c] for c in counts]
+    batches = [[term(n, 1 / max(n, 1) / len(c) / 2, "mean", head=1) for n in c] for c in counts]
     evaluation = judged([facts(record(batches, number)) for number in (1, 2)])
     assert (RULE in accused(evaluation)) == is_named
     assert evaluation.coverage[RULE].endswith(FURTHER_TOKENS) != is_named

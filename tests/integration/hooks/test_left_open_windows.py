@@ -273,7 +273,7 @@ def test_models_that_change_after_the_last_step_of_ranks_apart_are_sent(
     changes: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Local SGD of fewer steps than its period averages them there."""
-    monkeypatch.setattr("gradledger.observers.ranks.collectives.world_size", lambda: 2)
+    monkeypatch.setattr("gradledger.observers.ranks.local_gradients.world_size", lambda: 2)
     monkeypatch.setattr(Collectives, "_sync", lambda *_: "none")
     with recorded_to_the_end() as recording:
         model, optimizer = model_and_optimizer()
@@ -300,7 +300,7 @@ def test_models_after_steps_that_are_not_sampled_are_sent_if_a_collective_ran(
     collectives: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     numbers = iter([*([7] * 16), 7 + collectives])
-    monkeypatch.setattr("gradledger.observers.ranks.collectives.world_size", lambda: 2)
+    monkeypatch.setattr("gradledger.observers.ranks.local_gradients.world_size", lambda: 2)
     monkeypatch.setattr("gradledger.observers.parameter_updates.sequence_number", numbers.__next__)
     monkeypatch.setattr(Collectives, "_sync", lambda *_: "none")
     with recorded_to_the_end(StepSampler(1e-12, first_steps=16)) as recording:

@@ -133,7 +133,7 @@ def may_predict_further_tokens(objective: Objective, tolerance: float) -> bool:
     are read as tasks already. Unequal weights of the first ones are a mistake in either case.
     """
     first = [term.weight for term in objective.terms if term.part == 1]
-    if not all(map(Near(first[0], tolerance), first)):
+    if not first or not all(map(Near(first[0], tolerance), first)):  # the first may have no token
         return False
     parts: dict[tuple[int, int], list[WeightedTerm]] = {}
     for term in objective.terms:
