@@ -99,7 +99,7 @@ def environment() -> dict[str, str]:
         if module is not None:
             facts[package] = str(getattr(module, "__version__", "unknown"))
     job, restarts = map(os.environ.get, ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"))
-    if job and restarts:
+    if job not in (None, "", "none") and restarts:  # none: torchrun's default id
         facts |= {"torchrun job": replace_surrogates(job[:128]), "torchrun restarts": restarts[:16]}
     return facts
 

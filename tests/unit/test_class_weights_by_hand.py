@@ -13,7 +13,7 @@ from helpers.facts import accused, facts, judged, record, term
 WEIGHTS = (8.0, 16.0)
 
 
-def by_hand(count: int, total: float, divisor: float | None = None) -> Term:
+def by_hand(count: int, total: float, divisor: float | None = None, masked: int = 0) -> Term:
     """``(loss of each).sum() / weights[y].sum() / 2``."""
     each = 1 / (divisor or total) / 2
     return dataclasses.replace(
@@ -21,6 +21,7 @@ def by_hand(count: int, total: float, divisor: float | None = None) -> Term:
         weight_min=each,
         weight_max=each,
         elements=count,
+        valid=count + masked,
         element_weight=each,
         divisors=[2.0, divisor or total],
     )
@@ -40,6 +41,14 @@ def test_other_divisors_leave_it_a_sum_of_tokens() -> None:
     steps = [facts(record([by_hand(10, weights, 10) for weights in WEIGHTS], 1))]
     assert not accused(judged(steps))
     assert "class weights" not in judged(steps).coverage["reduction.token_weights_unequal"]
+
+
+def test_class_weights_of_masked_tokens_are_none_of_its_mean() -> None:
+    def reduction(masked: int) -> str:
+        losses = [by_hand(10, weights, masked=masked) for weights in WEIGHTS]
+        return facts(record(losses, 1)).objectives[0].terms[0].loss_term.reduction
+
+    assert (reduction(0), reduction(5)) == ("mean", "none")
 
 
 def test_the_loss_of_a_large_batch_is_the_mean_by_class_weights() -> None:

@@ -78,7 +78,7 @@ def test_ranks_that_divide_their_average_by_what_each_counts_are_reported() -> N
         each.sync, each.wrapper = "averaged", "ddp"
     (finding,) = (f for f in judged([facts(*ranks)]).findings if f.rule == "clip.before_division")
     assert finding.title == (
-        "Gradients are clipped before they are divided by the 40 elements of one rank"
+        "Gradients are clipped before they are divided by the 40 elements of rank 0"
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from gradledger.capture.async_copy import values_soon
@@ -20,6 +21,23 @@ def is_abandoned(window: OptimizerWindow) -> bool:
     zeroed = any(counted.fresh for counted in window.micro_batches[1:])
     scaled = any(counted.micro_batch.scale is not None for counted in window.micro_batches)
     return clipped and zeroed and scaled and window.optimizer is not None
+
+
+def note_awaited(window: OptimizerWindow, windows: Iterable[OptimizerWindow]) -> None:
+    """Note the micro-batches that other optimizers will step on, as far as it is known by now.
+
+    Those of the windows that they have open, since their gradients were zeroed.
+    """
+    if len(window.micro_batches) < 2:  # none can have been zeroed
+        return
+    awaited: set[int] = set()
+    for other in windows:
+        for counted in reversed(other.micro_batches if other is not window else ()):
+            awaited.add(id(counted.micro_batch))
+            if counted.fresh:
+                break
+    for counted in window.micro_batches if awaited else ():
+        counted.awaited = id(counted.micro_batch) in awaited
 
 
 def is_left_open(window: OptimizerWindow) -> bool:

@@ -14,7 +14,16 @@ from typing import Any, NamedTuple
 
 from gradledger.capture import gradient_probe
 from gradledger.capture.async_copy import Deferred
-from gradledger.records import Event, LeftOpen, Op, Replaced, Samples, Scaler, StepRecord
+from gradledger.records import (
+    Event,
+    LeftOpen,
+    MicroBatch,
+    Op,
+    Replaced,
+    Samples,
+    Scaler,
+    StepRecord,
+)
 
 NO_STEP = "the process ended before a step followed the backwards"
 
@@ -241,6 +250,16 @@ class Schedule:
             if close and planned >= max(FEWEST_PLANNED, UNFINISHED * done):
                 return OpenUnfinished(planned, done, trained)
         return None
+
+
+def resolve_all(micro_batches: list[Any]) -> list[MicroBatch]:
+    """The records of a step; what was zeroed, and another optimizer will step on, is claimed."""
+    records = [counted.resolve() for counted in micro_batches]
+    zeroed = False
+    for counted, record in zip(reversed(micro_batches), reversed(records), strict=True):
+        record.claimed = record.claimed or (counted.awaited and zeroed)
+        zeroed = zeroed or bool(record.fresh)
+    return records
 
 
 def left_open_record(step: Any) -> StepRecord:

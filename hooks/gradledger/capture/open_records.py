@@ -29,6 +29,7 @@ from gradledger.capture.open_parts import (
     factor_after_clip,
     four_digits,
     left_open_record,
+    resolve_all,
     root_of_squares,
     sums_of,
     value_of,
@@ -145,7 +146,7 @@ class CountedMicroBatch:
     norms: Deferred | None = None  # of the gradients then, if no optimizer holds the parameters
     returned: bool = False  # by ``torch.autograd.grad``, and not added to ``.grad``
     already_stepped: bool = False  # another optimizer stepped on it before this one did
-    later: list[CountedMicroBatch] = field(default_factory=list)  # if another will step on it
+    awaited: bool = False  # another optimizer will step on it
     changed: bool = False  # most parameters, since the backward before it in the window
     call: int | None = None  # see ``CalledFrom.locate_backward``
 
@@ -158,8 +159,7 @@ class CountedMicroBatch:
     def resolve(self) -> MicroBatch:
         """The wire record, with the state of this optimizer's gradients when it began."""
         record = self.micro_batch.resolve()
-        record.fresh = self.was_fresh()
-        record.claimed = self.already_stepped or any(m.was_fresh() for m in self.later)
+        record.fresh, record.claimed = self.was_fresh(), self.already_stepped
         record.parameters_changed, record.call = self.changed, self.call
         return keep_own(record, self.micro_batch.terms, self.micro_batch.reach, self.window)
 
@@ -258,7 +258,7 @@ class OpenStep:
             self.optimizer,
             self.step,
             self.time,
-            micro_batches=[counted.resolve() for counted in self.micro_batches],
+            micro_batches=resolve_all(self.micro_batches),
             missing=dict(self.missing),
         )
 
@@ -273,7 +273,7 @@ class OpenStep:
         record.missing = dict(self.missing)
         record.code = self.code()
         add_evidence(t.inferred for c in self.micro_batches for t in c.micro_batch.terms)
-        record.micro_batches = [counted.resolve() for counted in self.micro_batches]
+        record.micro_batches = resolve_all(self.micro_batches)
         if not self.observed:
             return record
         if self.update is not None and not self.update.decided:

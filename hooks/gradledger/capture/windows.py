@@ -51,7 +51,7 @@ from gradledger.capture.isolation import (
     local_part,
     version_of,
 )
-from gradledger.capture.left_open import AGAIN, is_abandoned, is_left_open
+from gradledger.capture.left_open import AGAIN, is_abandoned, is_left_open, note_awaited
 from gradledger.capture.open_parts import DroppedOptimizer, OpenEvent, OpenUnfinished, Schedule
 from gradledger.capture.open_records import CountedMicroBatch, OpenMicroBatch, OpenStep
 from gradledger.capture.open_terms import note_step
@@ -345,11 +345,7 @@ class OpenWindows:
         """Close a window with a step of its optimizer."""
         self.closed = window.closed_as = self.closed + 1
         note_step(window, self.index_of(window), self)
-        others = [other for other in self if other is not window and other.micro_batches]
-        awaited = {id(other.micro_batches[-1].micro_batch) for other in others}
-        for number, counted in enumerate(window.micro_batches, 1):
-            if id(counted.micro_batch) in awaited:
-                counted.later = window.micro_batches[number:]
+        note_awaited(window, self)
         return window.close(self.index_of(window), now)
 
     def abandoned(self) -> list[OptimizerWindow]:

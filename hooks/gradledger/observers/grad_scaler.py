@@ -72,6 +72,7 @@ class GradScalerCalls(Observer):
         self._ordinals: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
         self._count = 0
         self._loaded: WeakSet[Any] = WeakSet()
+        self._takes_scaler: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()  # by optimizer
 
     def install(self) -> None:
         """Wrap the methods of ``GradScaler``, which subclasses call, too."""
@@ -233,8 +234,8 @@ class GradScalerCalls(Observer):
                 scaler in self._loaded,
                 bool(self._thread.unused),
             )
-        if scaler is not None and _gets_the_scaler(window.optimizer):
-            if _stage_of(scaler, window.optimizer) is OptState.READY:
+        if scaler is not None and self._gets_the_scaler(window.optimizer):
+            if _state_of(scaler, window.optimizer).get("stage") is OptState.READY:
                 step.grad_scale = Deferred(scaler._scale, volatile=True)
             return
         scale = getattr(window.optimizer, "grad_scale", None)
@@ -247,27 +248,29 @@ class GradScalerCalls(Observer):
     def step_ends(self, step: OpenStep, window: OptimizerWindow) -> None:
         """Copy the check for infinities if the optimizer gets the scaler and skips by itself."""
         scaler = self._thread.stepping
-        if scaler is None or not _gets_the_scaler(window.optimizer):
+        if scaler is None or not self._gets_the_scaler(window.optimizer):
             return
-        infinite = scaler._per_optimizer_states[id(window.optimizer)]["found_inf_per_device"]
+        infinite = _state_of(scaler, window.optimizer).get("found_inf_per_device", {})
         if len(infinite) == 1:
             step.found_inf = Deferred(next(iter(infinite.values())), volatile=True)
 
+    def _gets_the_scaler(self, optimizer: Any) -> bool:
+        """Whether the scaler passes itself to the step, which then unscales and skips.
 
-def _gets_the_scaler(optimizer: Any) -> bool:
-    """Whether the scaler passes itself to the step, which then unscales and skips.
+        PyTorch deprecates this form of fused optimizers, which has no ``grad_scale``.
+        """
+        if not getattr(optimizer, "_step_supports_amp_scaling", False):
+            return False
+        if optimizer not in self._takes_scaler:
+            parameters = inspect.signature(optimizer.step).parameters
+            self._takes_scaler[optimizer] = "grad_scaler" in parameters
+        return self._takes_scaler[optimizer]
 
-    PyTorch deprecates this form of fused optimizers, which has no ``grad_scale``.
-    """
-    if not getattr(optimizer, "_step_supports_amp_scaling", False):
-        return False
-    return "grad_scaler" in inspect.signature(optimizer.step).parameters
 
-
-def _stage_of(scaler: Any, optimizer: Any) -> OptState:
-    """Whether the loop has unscaled the gradients already."""
-    stage: OptState = scaler._per_optimizer_states[id(optimizer)]["stage"]
-    return stage
+def _state_of(scaler: Any, optimizer: Any) -> dict[str, Any]:
+    """What the scaler notes of an optimizer: whether it is unscaled, and the infinities found."""
+    state: dict[str, Any] = scaler._per_optimizer_states.get(id(optimizer), {})
+    return state
 
 
 def _key(node: Any) -> NodeKey:

@@ -15,7 +15,7 @@ The backwards before it count as parts of it if
   elements, which was computed before the losses of the others: the next forward of adversarial
   training, whose perturbation is such a leaf, was not;
 - what it passes on has the sum and the norm of these gradients. That is compared later: if it was
-  multiplied, the head and the rest of the model have different weights, and none are stated.
+  multiplied, the layers above and below have different gradients, and no weights are stated.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gradledger.capture.async_copy import Deferred, joined
-from gradledger.capture.isolation import is_plain
+from gradledger.capture.isolation import alive, is_plain
 from gradledger.capture.open_records import CountedMicroBatch, OpenMicroBatch, OpenStep
 from gradledger.capture.open_terms import HALF
 from gradledger.observers.base import Observer
@@ -60,10 +60,8 @@ class _Leaf:
 
     def holds(self, part: torch.Tensor) -> bool:
         """Whether a tensor is a part of its gradient, not of later ones in the same memory."""
-        gradient = self.gradient()
-        if gradient is None:
-            return False
-        return gradient.untyped_storage().data_ptr() == part.untyped_storage().data_ptr()
+        address = part.untyped_storage().data_ptr()
+        return any(g.untyped_storage().data_ptr() == address for g in alive([self.gradient]))
 
 
 @dataclass(slots=True)
@@ -322,14 +320,10 @@ def _starts(
     if micro_batch.relayed and not micro_batch.terms:
         return [(edge, None) for edge in edges]
     product = product_with_tensor(edges[0].node) if len(edges) == 1 else None
-    if product is not None:
-        node, gradient = product
-        cached = any(leaf.holds(gradient) for leaf in state.leaves)
-        return [(below, node) for _, below in graph_inputs(node)] if cached else []
-    terms, number = (
-        micro_batch.terms,
-        state.number,
-    )  # another loss beside the function would be lost
+    if product is not None and any(leaf.holds(product[1]) for leaf in state.leaves):
+        return [(below, product[0]) for _, below in graph_inputs(product[0])]
+    terms, number = micro_batch.terms, state.number
+    # another loss beside the function would be lost
     hidden = len(terms) == 1 and terms[0].inferred is not None
     opaque = find_opaque(edges[0]) if hidden and len(edges) == 1 else None
     if opaque is None or call_of(opaque.node) is not None:

@@ -79,7 +79,7 @@ class Term(Struct, gc=False, kw_only=True, omit_defaults=True):
     weight_size: Number | None = None
     class_weight: Number | None = None
     valid: Count | None = None
-    ignored: Annotated[int, Meta(ge=-(2**53), le=2**53)] | None = None
+    ignored: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
     smoothed: Count | None = None
     undivided: bool | None = None
     divisors: Annotated[list[Number], Meta(max_length=64)] = []

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from gradledger_monitor.ingest.schema import Term
 from gradledger_monitor.model.losses.term_weights import (
+    class_weights_of,
     differ,
     has_inner_weight,
     inner_weight,
@@ -304,7 +305,7 @@ def _count_and_weight(t: WeightedTerm, unit: str) -> tuple[float, float] | None:
         return (total * t.tokens / each, each) if each else None
     mean = term.reduction == "mean"
     if unit == "class_weight":
-        units = number(term.class_weight)
+        units = class_weights_of(term)
     elif mean or term.kind.startswith("NllLoss"):
         units = None
     elif unit == "rows":  # a row of one element that has no weight is none of them

@@ -55,10 +55,12 @@ def fix(rule: type[RuleDefinition]) -> str:
 
 def markdown(rule: type[RuleDefinition]) -> str:
     """The manual page."""
-    inhibited = _listed(rule.inhibits) or "nothing"
+    inhibited = _listed(rule.inhibits)
     if rule.inhibits_later:
         under = f" under `{rule.inhibits_later_under}`" if rule.inhibits_later_under else ""
-        inhibited += f"; if it begins first{under}, also {_listed(rule.inhibits_later)}"
+        later = f"if it begins first{under}, {'also ' if inhibited else ''}"
+        inhibited += f"{'; ' if inhibited else ''}{later}{_listed(rule.inhibits_later)}"
+    inhibited = inhibited or "nothing"
     return (
         f"# `{rule.id()}`\n\n{page(rule)}\n\n**The fix it shows**\n\n"
         f"```python\n{fix(rule)}\n```\n\n**Kind**\n\n{KINDS[rule.kind]}. Inhibits {inhibited}.\n"

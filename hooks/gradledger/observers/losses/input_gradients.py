@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from torch.nn import Parameter
 
 from gradledger.capture.left_open import LEFT_OPEN
+from gradledger.observers.losses.loss_patterns import product_with_tensor
 from gradledger.observers.losses.node_names import PARAMETER
 
 if TYPE_CHECKING:
@@ -33,12 +34,15 @@ class InputGradients:
         self._left = FIRST_SEARCHES  # backwards of losses that are still searched
         self._left_passing = FIRST_SEARCHES  # and of those that only pass gradients on
         self._times = 0
+        self._reached = False  # by the last loss that was searched
 
     def reach(self, graphs: list[Any], passing: bool = False) -> tuple[weakref.ref[Any], ...]:
         """The inputs that the backward of these graphs gives a gradient; none if not searched.
 
-        ``passing``: it starts from gradients. Many such may follow each loss, as those of chunks.
+        ``passing``: it starts from gradients. After a loss that reached inputs, so may a product
+        with cached gradients. Many such may follow each loss, as those of chunks.
         """
+        passing = passing or (self._reached and any(map(product_with_tensor, graphs)))
         if self._times < MOST_TIMES and self._may_be_unused():
             self._times += 1
             self._left = max(self._left, SEARCHES_AFTER)
@@ -46,10 +50,9 @@ class InputGradients:
             return ()
         self._left, self._left_passing = self._left - (not passing), self._left_passing - passing
         leaves = list(_leaves_without_module(graphs))
-        if not leaves:
-            return ()
-        held = {id(p) for window in self._windows for p in window.parameters()}
+        held = {id(p) for window in self._windows for p in window.parameters()} if leaves else ()
         reached = tuple(weakref.ref(leaf) for leaf in leaves if id(leaf) not in held)
+        self._reached = bool(reached) or (passing and self._reached)
         if reached:
             self._left, self._left_passing = FIRST_SEARCHES, FIRST_SEARCHES
         return reached

@@ -161,8 +161,8 @@ def _nll_term(node: Any, name: str) -> OpenTerm:
         term.valid = Deferred(counted.sum())
         weights = saved(node, "weight")
         if weights is not None:  # an index by a mask would wait for the device
-            each = weights.detach()[target.where(counted, 0)]
-            term.class_weight = Deferred(each.where(counted, 0).sum())
+            each = weights.detach()[target.where(counted, 0).long()]
+            term.class_weight = Deferred(each.where(counted, 0).sum(dtype=torch.float32))
         return term
     # A saved-tensor hook holds all tensors of a node or none: these can be read, too.
     divisor, weighted = node._saved_total_weight, node._saved_weight is not None

@@ -70,6 +70,13 @@ def product_with_tensor(root: Any) -> tuple[Any, torch.Tensor] | None:
 
     Such a root passes the tensor on as the gradient of the output, times the numbers in between.
     """
+    try:
+        return _product_with_tensor(root)
+    except RuntimeError:  # the tensor was freed, or changed in place, so that this backward fails
+        return None
+
+
+def _product_with_tensor(root: Any) -> tuple[Any, torch.Tensor] | None:
     node = root
     for _ in range(MOST_ABOVE_PRODUCT):
         inputs = graph_inputs(node)

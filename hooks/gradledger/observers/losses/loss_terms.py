@@ -36,7 +36,6 @@ from gradledger.observers.losses.loss_patterns import (
     gathers_by_function,
     head_of,
     holds_gathered_features,
-    product_with_tensor,
 )
 from gradledger.observers.losses.node_names import REDUCTIONS
 from gradledger.observers.losses.reached_optimizers import ReachedOptimizers
@@ -154,8 +153,7 @@ class LossTerms(Observer):
             return
         graphs = [graph for graph in map(_graph_of, roots) if graph is not None]
         nodes = [graph.node for graph in graphs]
-        passing = micro_batch.has_grad_tensors or any(map(product_with_tensor, nodes))
-        micro_batch.input_leaves = self._inputs.reach(nodes, passing)
+        micro_batch.input_leaves = self._inputs.reach(nodes, micro_batch.has_grad_tensors)
         micro_batch.reaches_input = bool(micro_batch.input_leaves)
         if declared is not None and len(graphs) == 1:
             self._add_declared(micro_batch, graphs[0], declared)

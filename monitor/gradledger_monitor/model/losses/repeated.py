@@ -28,16 +28,28 @@ def discarded(record: StepRecord, applied: IndexedMicroBatches) -> list[MicroBat
     """Micro-batches that were zeroed before any optimizer stepped on them, and do not run again.
 
     Those before a change of the parameters were applied by other means, or serve to find it (SAM).
-    Another loss on the same data does not replace them.
     """
-    zeroed, _ = _zeroed(record)
-    return _not_run_again(zeroed, record, applied)
+    unmoved, _ = _zeroed(record)
+    again = _losses_by_data(record, applied)
+    return [m for m in unmoved if data_of(m) not in again]
+
+
+def zeroed_beside_others(record: StepRecord, applied: IndexedMicroBatches) -> list[MicroBatch]:
+    """Micro-batches that were zeroed, while another loss of the same data was applied.
+
+    They serve a measurement, such as of a norm, or were zeroed by mistake.
+    """
+    unmoved, _ = _zeroed(record)
+    again = _losses_by_data(record, applied)
+    pairs = [(m, again[data]) for m in unmoved if (data := data_of(m)) in again]
+    return [m for m, losses in pairs if not all(_is_among(one, losses) for one in _losses_of(m))]
 
 
 def left_out_of_second_pass(record: StepRecord, applied: IndexedMicroBatches) -> list[MicroBatch]:
     """Micro-batches that only moved the parameters (SAM), while others of them ran again."""
     _, moving = _zeroed(record)
-    left_out = _not_run_again(moving, record, applied)
+    again = _losses_by_data(record, applied)
+    left_out = [m for m in moving if data_of(m) not in again]
     return left_out if len(left_out) < len(moving) else []
 
 
@@ -51,24 +63,23 @@ def _zeroed(record: StepRecord) -> tuple[list[MicroBatch], list[MicroBatch]]:
             (moving if m.parameters_changed else unmoved).extend(held)
             held = []
         held.append(m)
-    return unmoved, moving
+    return _unclaimed(unmoved), _unclaimed(moving)
 
 
-def _not_run_again(
-    zeroed: list[MicroBatch], record: StepRecord, applied: IndexedMicroBatches
-) -> list[MicroBatch]:
+def _unclaimed(micro_batches: list[MicroBatch]) -> list[MicroBatch]:
+    """Those of no other optimizer, which are no attack either."""
+    return [m for m in micro_batches if not m.claimed and not m.reaches_input]
+
+
+def _losses_by_data(
+    record: StepRecord, applied: IndexedMicroBatches
+) -> dict[float | None, set[LossKey]]:
     again: dict[float | None, set[LossKey]] = {}
     for _, m in applied:
         again.setdefault(data_of(m), set()).update(_losses_of(m))
     if not record.closure:  # which an optimizer may evaluate several times, on the same data
         again.pop(None, None)
-
-    def runs_again(m: MicroBatch) -> bool:
-        losses = again.get(data_of(m))
-        return losses is not None and all(_is_among(loss, losses) for loss in _losses_of(m))
-
-    left = [m for m in zeroed if not m.claimed and not m.reaches_input]  # an attack
-    return [m for m in left if not runs_again(m)]
+    return again
 
 
 def data_of(micro_batch: MicroBatch) -> float | None:

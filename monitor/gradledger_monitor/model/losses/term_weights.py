@@ -44,12 +44,21 @@ def weights_vary(term: Term) -> bool:
     return float(least) < bound or abs(float(weight)) < bound
 
 
+def class_weights_of(term: Term) -> float | None:
+    """The sum of the class weights of its tokens; None without any, or if a mask left out tokens.
+
+    The hooks add up those of all targets that the loss does not ignore.
+    """
+    masked = term.reduction == "none" and term.tokens != term.valid
+    return None if masked else number(term.class_weight)
+
+
 def as_mean(term: Term) -> Term:
     """A sum that the loop divides by the class weights of these tokens, as PyTorch's mean does.
 
     Other terms are returned as they are.
     """
-    total, weight = number(term.class_weight), number(term.weight)
+    total, weight = class_weights_of(term), number(term.weight)
     if term.reduction == "mean" or not total or not term.tokens or weight is None:
         return term
     divisors = [number(divisor) or 0.0 for divisor in term.divisors]

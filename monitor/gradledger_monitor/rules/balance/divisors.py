@@ -30,7 +30,7 @@ MEAN_OF_LOSSES = "Each micro-batch is a mean of means, and nothing divides by K"
 DISTINCT = 3  # divisors of micro-batches, which are then no count of a window
 SUM_OF_MEANS = (
     "Each micro-batch adds up {0} means, and each of them has a balance of 1, as the losses of {0} "
-    "models or heads"
+    "models, heads or samples"
 )
 AS_MANY_MEANS = (
     "each micro-batch adds up as many means as the window has micro-batches, divided by that "
@@ -82,9 +82,9 @@ def by_sum_of_means(
 ) -> Diagnosis | None:
     """Each micro-batch adds up several means, as those of the models of an ensemble.
 
-    Models share no weights, so that each of these means has a balance: B over their number. If as
-    many are added up as there are micro-batches, what divides them may be either number, until a
-    window of another K had the same balance.
+    Each of these means has a balance, as if it were alone: B over their number. If they are as many
+    as the micro-batches, what divides them may be either number, until a window of another K had
+    the same balance.
     """
     k, means = facts.micro_batches_of(objective), _means_in_each(objective)
     if k == 1 or means is None or facts.missing_ranks:

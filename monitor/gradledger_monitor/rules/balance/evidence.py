@@ -217,8 +217,13 @@ def may_pass_on_gradients(objective: Objective) -> bool:
         t.kind.startswith("SumBackward") and t.of is None for t in terms
     )
     product = all(t.kind.startswith("DotBackward") for t in terms)
-    # by a constant, as by the number of chunks
-    divided = weighted_sum and all(t.weight_size is not None and all(t.divisors) for t in terms)
+    # by a constant, as by the number of chunks, and not by a count of the elements
+    divided = weighted_sum and all(
+        t.weight_size is not None
+        and all(t.divisors)
+        and not {t.elements, t.tokens, t.size, t.rows} & set(map(number, t.divisors))
+        for t in terms
+    )
     undivided = is_undivided_alone(objective, with_coefficient=True)
     return (product or weighted_sum) and (undivided or divided)
 

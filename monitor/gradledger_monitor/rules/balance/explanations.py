@@ -153,11 +153,11 @@ def _fair(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> Dia
 
 def _by_discarded(facts: StepFacts, objective: Objective, balance: float) -> Diagnosis | None:
     """B = k/K, where k of K micro-batches were applied: K divides, and the others were zeroed."""
-    lost = len(facts.discarded) or len(facts.left_out_of_second_pass)
-    k = facts.micro_batches_of(objective)
-    if not lost or not Near(balance, facts.tolerance)(k / (k + lost)):
-        return None
-    return Diagnosis("unmeasured", DISCARDED, objective)
+    zeroed, k = len(facts.discarded), facts.micro_batches_of(objective)
+    lost = zeroed or len(facts.left_out_of_second_pass)
+    divided = (zeroed and k > 1) or is_divided_by(objective, k + lost)  # not an error**2 * 0.5
+    fits = lost and divided and Near(balance, facts.tolerance)(k / (k + lost))
+    return Diagnosis("unmeasured", DISCARDED, objective) if fits else None
 
 
 def _of_sampled_task(facts: StepFacts, objective: Objective, balance: float) -> Diagnosis | None:

@@ -120,11 +120,12 @@ def _division_after(clip: Event, facts: StepFacts) -> _Division | None:
 
 
 def _tokens(facts: StepFacts) -> list[tuple[int, str]]:
-    """Those of the window, and of one rank: the factor is the same on all."""
+    """Those of the window, and of the lowest rank, from whose gradients the factor is."""
     if facts.ledger is None:
         return []
     of_all = [(round(facts.ledger.tokens), "")]
     if facts.run.world_size == 1:
         return of_all
-    own = sum(line.tokens for line in facts.ledger.lines if line.rank == facts.lowest_rank)
-    return [*of_all, (round(own), " of one rank")]
+    rank = facts.lowest_rank
+    own = sum(line.tokens for line in facts.ledger.lines if line.rank == rank)
+    return [*of_all, (round(own), f" of rank {rank}")]

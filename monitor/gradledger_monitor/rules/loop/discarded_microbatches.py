@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from gradledger_monitor.ingest.schema import MicroBatch, StepRecord
 from gradledger_monitor.model.findings import Outcome
+from gradledger_monitor.model.losses.repeated import zeroed_beside_others
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.unmeasured import without_backward
@@ -31,6 +32,8 @@ FIX_SECOND_PASS = """\
 for x, y in batches:                          # all of the window, as in the first pass
     (loss_fn(model(x), y) / len(batches)).backward()"""
 
+FIX_OTHER_LOSS = "# Zero the gradients before the first backward of a window, not between losses."
+
 # A loop that steps on every micro-batch may discard one now and then. One that accumulates has a
 # window of a single micro-batch where ``i % K == 0`` or an epoch begins.
 FEW_SINGLE = 8
@@ -43,7 +46,8 @@ class DiscardedMicrobatches(Rule):
 
     Micro-batches whose gradients were zeroed before any optimizer stepped on them. Or, where the
     parameters were moved before, and some of the data ran again (SAM): a step on that part alone,
-    whose balance is the part's share of the micro-batches.
+    whose balance is the part's share of the micro-batches. Where another loss of the same data was
+    applied, it is information: the one that was zeroed may be measured only.
 
     **Why it matters**
 
@@ -95,7 +99,7 @@ class DiscardedMicrobatches(Rule):
         if not accumulates or _has_nonfinite_norm(record):
             return OK
         if not facts.discarded:
-            return _of_second_pass(window)
+            return _of_second_pass(window) or _of_other_loss(facts) or OK
         if facts.moved_unknown is not None:
             return not_measured(facts.moved_unknown)
         dropped = set() if self._smaller else set(map(id, guarded(facts)))
@@ -115,20 +119,38 @@ class DiscardedMicrobatches(Rule):
         )
 
 
-def _of_second_pass(window: Window) -> Outcome:
+def _of_other_loss(facts: StepFacts) -> Outcome | None:
+    """Information: a loop may measure the gradient of another loss, and zero it on purpose."""
+    zeroed = zeroed_beside_others(facts.record, facts.applied)
+    if not zeroed or facts.step == 1:
+        return None
+    backwards = counted(len(zeroed), "backward")
+    return finding(
+        "info",
+        "The gradients of another loss on the same data are zeroed",
+        f"In this window, the gradients of {backwards} were zeroed, and those of another loss of "
+        "the same targets were applied. If they are measured only, nothing is wrong. If both "
+        "losses are to train the parameters, the first one is lost.",
+        FIX_OTHER_LOSS,
+        zeroed=len(zeroed),
+        micro_batches=len(facts.record.micro_batches),
+    )
+
+
+def _of_second_pass(window: Window) -> Outcome | None:
     """Some micro-batches ran again after the parameters were moved, and are divided by all.
 
-    Weights of the others that are meant so would not have exactly this balance.
+    Information for 2 of them, because a loss may have the factor one half of its formula.
     """
     facts, objective = window.facts, window.balance.objective
     lost = len(facts.left_out_of_second_pass)
     if not lost or objective is None or window.balance.reason != DISCARDED:
-        return OK
+        return None
     k = facts.micro_batches_of(objective)
     others = "other one" if k == 1 else f"other {k}"
     runs = "runs again, and its" if k == 1 else "run again, and their"
     return finding(
-        "warning",
+        "info" if k + lost == 2 else "warning",
         f"The step applies {k} of {k + lost} micro-batches, and divides by {k + lost}",
         f"The gradients of {counted(lost, 'micro-batch')} only moved the parameters, as the first "
         f"pass of sharpness-aware minimization does, and were zeroed. The {others} {runs} loss is "

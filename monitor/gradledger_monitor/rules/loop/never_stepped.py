@@ -86,7 +86,7 @@ class NeverStepped(Rule):
             f"{facts.optimizer_name}{before}, and no step followed until the process ended. "
             f"{' '.join(_what_the_loop_did(left_open))}"
             f"{'' if begun_anew else _what_it_may_be(left_open, facts.step)}",
-            FIX_GUARD if _is_guarded(left_open, facts.step) else FIX,
+            FIX_GUARD if facts.step > 1 and _goes_on(left_open) else FIX,
             backwards=left_open.backwards,
             zeroed=left_open.zeroed,
             nonfinite_losses=left_open.nonfinite,
@@ -106,14 +106,9 @@ def _goes_on(left_open: LeftOpen) -> bool:
     return left_open.again and left_open.zeroed >= ZEROED
 
 
-def _is_guarded(left_open: LeftOpen, step: int) -> bool:
-    """Whether a guard may leave out the step: the loop measures norms, or goes on without it."""
-    return _measures_windows(left_open) or (step > 1 and _goes_on(left_open))
-
-
 def _measures_windows(left_open: LeftOpen) -> bool:
-    """Whether windows were prepared for a step: their norms were measured, and they were zeroed."""
-    return min(left_open.norms, left_open.zeroed) >= ZEROED
+    """Whether windows were prepared for a step: one norm was measured for each that was zeroed."""
+    return left_open.zeroed >= ZEROED and abs(left_open.norms - left_open.zeroed) <= 1
 
 
 def _fails(left_open: LeftOpen) -> bool:
@@ -140,8 +135,9 @@ def _what_the_loop_did(left_open: LeftOpen) -> Iterator[str]:
         yield f"{left_open.nonfinite_norms:,} of {norms} were not finite."
     elif _measures_windows(left_open):
         yield (
-            f"The loop measured {left_open.norms:,} norms, which were finite, and left out the "
-            "step: a guard with a limit of the norm may do this."
+            f"The loop measured {left_open.norms:,} norms in between, and all were finite. The "
+            "step is not called, its condition is never met, or a guard with a limit of the norm "
+            "leaves it out."
         )
     if left_open.scaled:
         yield (

@@ -65,7 +65,7 @@ class ZeroLr(Rule):
     Of one of several optimizers it is information, from 50 first steps on, which names it. So is
     one parameter group of several whose rate was 0 at each of 50 or more steps, while that of
     another is not, if the layers that are measured include some that have a gradient and do not
-    move.
+    move, and no update may have been rounded away.
 
     **Why it matters**
 
@@ -180,7 +180,9 @@ class ZeroLr(Rule):
         if ranks is not None:
             sharded = any(record.sharded for record in facts.records.values())
             layers = combined(ranks, sharded)
-            self._unmoved = [each.name for each in layers if each.gradient and each.update == 0]
+            still = [each.name for each in layers if each.gradient and each.update == 0]
+            # in half precision, or at a tiny rate, an update may be rounded away
+            self._unmoved = [] if any(rank.rounded for rank in ranks.values()) else still
         zero = [i for i, n in enumerate(self._groups) if n is not None and n >= self.waits]
         if not zero or not any(rates) or not self._unmoved:
             return None

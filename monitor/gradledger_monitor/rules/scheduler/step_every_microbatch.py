@@ -97,6 +97,7 @@ class StepEveryMicrobatch(Rule):
         _in_all=int,
         _in_part=int,
         _ramp=int,
+        _k=int | None,
         _several=int,
     )
 
@@ -111,6 +112,7 @@ class StepEveryMicrobatch(Rule):
         self._in_all = 0  # windows in which it moved between all micro-batches
         self._in_part = 0  # windows in which it moved between some, or before which it did
         self._ramp = 0  # the last step at which it moved between all
+        self._k: int | None = None  # micro-batches of these windows; 0: they differ
         self._several = 0  # steps in a row for which the schedule made several
 
     def after_gap(self) -> None:
@@ -167,6 +169,8 @@ class StepEveryMicrobatch(Rule):
         self._moved = window.facts.step
         in_all = 0 < len(record.micro_batches) - 1 <= record.rate_moves
         if in_all:
+            k = window.facts.micro_batches
+            self._k = k if self._k in (None, k) else 0
             self._in_all, self._ramp = self._in_all + 1, window.facts.step
         else:
             self._in_part += 1
@@ -175,7 +179,7 @@ class StepEveryMicrobatch(Rule):
         """A rate that moved with each micro-batch at first, and has stayed where it came to."""
         k, rate, moved = window.facts.micro_batches, self._rate, self._moved
         stays = window.facts.step - moved
-        if k < 2 or rate is None or not 0 <= rate < LOW * self._highest:
+        if k < 2 or k != self._k or rate is None or not 0 <= rate < LOW * self._highest:
             return None
         if self._in_all <= RAMPS or self._in_part > EDGES or stays < STAYS:
             return None
