@@ -11,6 +11,11 @@ evenly spread coordinates of each of four parameters therefore stand for the who
 
 ``GradientProbe`` copies the coordinates on the training thread. The other functions compare copies
 on the background thread.
+
+Hooks may move each gradient to the attribute ``main_grad`` of its parameter inside backward, as
+those of Megatron do. Then it accumulates there, and ``.grad`` is absent until the loop assigns it
+for the step. ``GradientProbe`` reads it there once a backward was observed to do so: a loop that
+moves gradients after backward accumulates nothing inside it.
 """
 
 from __future__ import annotations
@@ -18,7 +23,7 @@ from __future__ import annotations
 import math
 import operator
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import cycle, pairwise
 from typing import Any, NamedTuple
 
@@ -26,11 +31,18 @@ import torch
 
 from gradledger import guard
 from gradledger.capture.async_copy import Deferred, as_real, flat_values
-from gradledger.capture.isolation import capturing, is_plain, isolated, local_part
+from gradledger.capture.isolation import (
+    capturing,
+    is_plain,
+    isolated,
+    local_part,
+    version_of,
+)
 from gradledger.records import Samples
 
 PROBED_PARAMETERS = 4
 COORDINATES = 16  # of each probed parameter
+ABSENT = (0, 0)  # the mark of a gradient that does not exist: see ``windows``
 SENT_COORDINATES = 16  # of all parameters together, if the record carries the sample itself
 
 _GOLDEN = 0.6180339887  # its multiples are spread evenly, modulo 1
@@ -59,11 +71,36 @@ class GradientProbe:
         self._views: list[torch.Tensor] = []
         self.keeps_freed = False  # read the coordinates when the first gradient is freed
         self.freed: Deferred | None = None  # these
+        self._in_main_grad = False  # hooks move the gradients there
+        self._main_marks: list[tuple[int, int]] = []  # when a backward began without gradients
+
+    def gradient_of(self, parameter: Any) -> Any:
+        """What has accumulated so far; None if nothing has."""
+        gradient = parameter.grad
+        return _main_grad(parameter) if gradient is None and self._in_main_grad else gradient
+
+    def marks(self, parameters: list[Any]) -> list[tuple[int, int]]:
+        """The mark of each gradient now."""
+        return _marks(map(self.gradient_of, parameters))
+
+    def begin_without(self, parameters: list[Any]) -> None:
+        """A backward begins, and these have no gradients."""
+        self._main_marks = _marks(map(_main_grad, parameters))
+
+    def find_moved(self, parameters: list[Any]) -> None:
+        """A backward has ended: detect whether it moved all gradients to ``main_grad``."""
+        begun, self._main_marks = self._main_marks, []
+        if begun and all(p.grad is None for p in parameters):
+            self._in_main_grad = _marks(map(_main_grad, parameters)) != begun
+
+    def unassigned(self, parameters: list[Any]) -> bool:
+        """Whether gradients were moved to ``main_grad``, and none of them is in ``.grad``."""
+        return self._in_main_grad and all(p.grad is None for p in parameters)
 
     def copy(self, parameters: list[Any]) -> Deferred | None:
         """The current coordinates, in a fixed order; None if there are no gradients."""
         self.freed = None
-        gradients = [g for g in (p.grad for p in parameters) if g is not None]
+        gradients = [g for g in map(self.gradient_of, parameters) if g is not None]
         ids = list(map(id, gradients))
         if ids != self._gradient_ids or self._moved(gradients):
             if any(gradient.layout is torch.sparse_coo for gradient in gradients):
@@ -91,6 +128,16 @@ class GradientProbe:
                 with guard.fail_open("the sample of a freed gradient"), isolated():
                     self.freed = None if capturing() else _copy_views(self._views)
             self.release()
+
+
+def _main_grad(parameter: Any) -> Any:
+    main: Any = vars(parameter).get("main_grad")
+    is_gradient = isinstance(main, torch.Tensor) and main.numel() == parameter.numel()
+    return main if is_gradient else None
+
+
+def _marks(gradients: Iterable[Any]) -> list[tuple[int, int]]:
+    return [ABSENT if g is None else (id(g), version_of(g)) for g in gradients]
 
 
 def _address(gradient: Any) -> int:

@@ -43,7 +43,7 @@ from typing import Any
 from gradledger.capture.async_copy import Deferred
 from gradledger.capture.backwards import Backwards, is_alive
 from gradledger.capture.code.call_sites import CalledFrom
-from gradledger.capture.gradient_probe import GradientProbe, copy_coordinates, spread
+from gradledger.capture.gradient_probe import ABSENT, GradientProbe, copy_coordinates, spread
 from gradledger.capture.isolation import (
     alive,
     has_readable_grad,
@@ -63,7 +63,6 @@ SHARED = "several threads train with this optimizer, or with its parameters, at 
 STRAY = "backwards ran in threads other than the one that steps this optimizer"
 WANDERING = "different threads step this optimizer in turn"
 UNREADABLE = "its parameters are tensor subclasses or no leaves: their gradients are not read"
-ABSENT = (0, 0)
 # Limits of memory, for a loop that never steps.
 MAX_OPEN_MICRO_BATCHES = 4096
 MAX_OPEN_EVENTS = 512
@@ -180,6 +179,7 @@ class OptimizerWindow:
         elif marks.count(ABSENT) == len(marks):
             self.fresh = True
             self.probe.release()
+            self.probe.begin_without(self.probed_parameters)
         elif marks != self.marks or not self.micro_batches:
             # Something wrote to the gradients: the values decide. The first backward of a window
             # finds the gradients of the last one only if they were cleared past their version, by
@@ -193,6 +193,7 @@ class OptimizerWindow:
         ``hidden`` are parameters whose gradients FSDP keeps outside ``.grad`` until it reduces
         them.
         """
+        self.probe.find_moved(self.probed_parameters)
         marks_at_begin, self.marks = self.marks, self.read_marks()
         unseen = not (hidden or self.fed or self.steps)
         if unseen and self.marks.count(ABSENT) == len(self.marks):
@@ -206,8 +207,7 @@ class OptimizerWindow:
 
     def read_marks(self) -> list[tuple[int, int]]:
         """The marks of the probed gradients now."""
-        gradients = [p.grad for p in self.probed_parameters]
-        return [ABSENT if g is None else (id(g), version_of(g)) for g in gradients]
+        return self.probe.marks(self.probed_parameters)
 
     def read_versions(self) -> list[int]:
         """The versions of the probed parameters now."""

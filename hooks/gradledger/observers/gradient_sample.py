@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from gradledger.capture.windows import OptimizerWindow
 
 OWN_STEP = "the optimizer may change the gradients in its step, before that of its base class"
+UNASSIGNED = (
+    "the gradients are in main_grad, and .grad is empty at the step: whether the optimizer applies "
+    "them is not observed"
+)
 HOOKED = "hooks of the sampled parameters may scale their gradients before these are sampled"
 
 
@@ -57,6 +61,8 @@ class GradientSample(Observer):
             return
         step.sample_at_step = window.sample_at_last_step = window.sample()
         window.probe.release()
+        if window.probe.unassigned(window.probed_parameters):
+            step.missing["post_factor"] = UNASSIGNED
         # otherwise the sample after backward shows what hooks do
         if not step.fields.get("before_hooks") and are_hooked(window.probed_parameters):
             step.hooked = HOOKED

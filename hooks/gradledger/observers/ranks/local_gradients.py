@@ -22,6 +22,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from gradledger import guard
 from gradledger.capture import gradient_probe
 from gradledger.capture.async_copy import Deferred
+from gradledger.capture.gradient_probe import GradientProbe
 from gradledger.capture.isolation import isolated, local_part, never_compile
 from gradledger.observers.ranks.process_groups import world_size
 
@@ -110,7 +111,7 @@ class LocalGradients:
             around = guard.fail_open(f"observer {self._owner}", on_failure)
             copy = around(self._copy_arriving)
             reference = weakref.ref(parameter)  # the hook must not keep its parameter alive
-            handle = parameter.register_hook(functools.partial(copy, reference))
+            handle = parameter.register_hook(functools.partial(copy, reference, window.probe))
             self._handles[parameter] = handle
             _call_first(parameter, handle)
 
@@ -136,7 +137,8 @@ class LocalGradients:
         return self._of_present(window) if window in self._watched else None
 
     def _of_present(self, window: OptimizerWindow) -> Deferred | None:
-        present = [p for p in window.probed_parameters if p.grad is not None]
+        gradient_of = window.probe.gradient_of
+        present = [p for p in window.probed_parameters if gradient_of(p) is not None]
         copies = [self._copies[p] for p in present if p in self._copies]
         return gradient_probe.copy_coordinates(copies) if len(copies) == len(present) else None
 
@@ -156,7 +158,7 @@ class LocalGradients:
                 self._copies[parameter] = view.clone()  # DDP is about to overwrite the gradient
 
     @never_compile
-    def _copy_arriving(self, reference: Any, arriving: Any) -> None:
+    def _copy_arriving(self, reference: Any, probe: GradientProbe, arriving: Any) -> None:
         """The hook's result is None: the gradient that arrives is left as it is."""
         parameter = reference()
         if parameter is None:
@@ -164,15 +166,16 @@ class LocalGradients:
         with isolated():
             view = gradient_probe.coordinates(arriving)
             if view is not None:
-                before = self._own_so_far(parameter)
+                before = self._own_so_far(parameter, probe)
                 self._copies[parameter] = view.clone() if before is None else before + view
 
-    def _own_so_far(self, parameter: Any) -> Any:
+    def _own_so_far(self, parameter: Any, probe: GradientProbe) -> Any:
         """What arrived earlier in the window; before the first copy of it, what has accumulated."""
-        if parameter.grad is None:
+        accumulated = probe.gradient_of(parameter)
+        if accumulated is None:
             return None
         own = self._copies.get(parameter)
-        return gradient_probe.coordinates(parameter.grad) if own is None else own
+        return gradient_probe.coordinates(accumulated) if own is None else own
 
 
 def _call_first(parameter: Any, handle: Any) -> None:
