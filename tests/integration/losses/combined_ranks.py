@@ -174,6 +174,46 @@ def wrapped(
     return {**row(recorded.lines(), witness, data, k), "hooks left": left}
 
 
+def moved(factor: float, data: list[Batches], inside: bool = False) -> dict[str, Any]:
+    """Hooks move the gradients to ``main_grad`` inside backward, as Megatron's do.
+
+    The sum over the ranks, times a factor, is made there by the last backward (``inside``), or
+    after it.
+    """
+    model, last = tiny_model(), False
+    trained: list[Any] = list(model.parameters())
+
+    def combine(parameter: Any) -> None:
+        dist.all_reduce(parameter.main_grad)
+        parameter.main_grad *= factor
+
+    def move(parameter: Any) -> None:
+        parameter.main_grad += parameter.grad
+        parameter.grad = None
+        if last and inside:
+            combine(parameter)
+
+    for parameter in trained:
+        parameter.main_grad = torch.zeros_like(parameter)
+        parameter.register_post_accumulate_grad_hook(move)
+    with recording() as recorded:
+        optimizer = torch.optim.SGD(trained, lr=0.01)
+        witness = Witness(model, optimizer)
+        for window in data:
+            divisor = everyones(window)[1] / RANKS
+            for index, batch in enumerate(window):
+                last = index == len(window) - 1
+                (cross_entropy(model, batch, reduction="sum") / divisor).backward()
+            for parameter in trained:
+                if not inside:
+                    combine(parameter)
+                parameter.grad = parameter.main_grad.clone()
+                parameter.main_grad.zero_()
+            optimizer.step()
+            optimizer.zero_grad()
+    return row(recorded.lines(), witness, data, len(data[0]))
+
+
 def head_outside(combine: Combine, data: list[Batches]) -> dict[str, Any]:
     """DDP holds all but the last layer, whose gradients the loop combines."""
     model = tiny_model()
@@ -288,6 +328,10 @@ def rows(data: list[Batches]) -> dict[str, dict[str, Any]]:
         "hook sums": wrapped(hooked(1), fair, data),
         "hook sums each": wrapped(hooked(1), fair, data, first=0),
         "fp16 compressed": wrapped(fp16_compress_hook, fair, data),
+        "moved": moved(half, data),
+        "moved, never divided": moved(1, data),
+        "moved, averaged inside": moved(half, data, inside=True),
+        "moved, summed inside": moved(1, data, inside=True),
         "head averaged": head_outside(times(half), data),
         "head summed": head_outside(times(1), data),
         "head times 3": head_outside(times(3), data),

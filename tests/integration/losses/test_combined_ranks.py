@@ -62,6 +62,8 @@ ROWS = [
     ("divided twice", 1 / RANKS**2, {WORLD: 1}, 1 / RANKS),
     ("K forgotten", 1 / RANKS, {"reduction.missing_division": 1}, 4),
     ("own count", 1 / RANKS, {UNEQUAL: 1}, 1),
+    ("moved", 1 / RANKS, {}, 1),
+    ("moved, never divided", 1, {WORLD: 1}, RANKS),
     ("hook averages", 1 / RANKS, {}, 1),
     ("hook sums", 1, {WORLD: 1}, RANKS),
 ]
@@ -83,6 +85,21 @@ def test_each_way_to_combine_by_hand_is_measured_and_named(
     assert evaluation.verdict == (
         "broken" if UNEQUAL in named else "suspect" if named else "balanced"
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "factor", "named"),
+    [("moved, averaged inside", 1 / RANKS, {}), ("moved, summed inside", 1, {WORLD: 2})],
+)
+def test_moved_gradients_that_are_combined_inside_backward_are_measured_from_the_second_window_on(
+    ranks: list[RankResults], name: str, factor: float, named: dict[str, int]
+) -> None:
+    first, *steps = facts(ranks, name)
+    assert first.factor_unmeasured
+    for index, fact in enumerate(steps, 1):
+        assert fact.all_reduce_factor == pytest.approx(factor, rel=1e-4)
+        assert_ledger_is_true(fact, truth(ranks, name, index))
+    assert accused(judged([first, *steps])) == named
 
 
 def test_the_weights_that_a_loop_gives_the_ranks_are_measured(ranks: list[RankResults]) -> None:
