@@ -264,12 +264,16 @@ def test_a_backward_that_a_function_mode_calls_again_has_each_loss_once() -> Non
     assert recorded.evaluation().verdict == "balanced"
 
 
-def test_a_second_backward_through_a_freed_graph_is_the_mistake_of_the_script_alone() -> None:
+@pytest.mark.parametrize("divided", [False, True])
+def test_a_second_backward_through_a_freed_graph_is_the_mistake_of_the_script_alone(
+    divided: bool,
+) -> None:
     with recording() as recorded:
         model = tiny_model()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
         for window in windows(3):
             loss = cross_entropy(model, window[0])
+            loss = loss / torch.tensor(4.0) if divided else loss
             loss.backward()
             with pytest.raises(RuntimeError, match="second time"):
                 loss.backward()

@@ -176,6 +176,17 @@ def test_a_loss_of_each_token_states_which_targets_it_does_not_ignore() -> None:
     assert (term.size, term.valid, term.tokens) == (12, 9, 5)
 
 
+def test_targets_of_one_byte_are_classes_and_no_mask() -> None:
+    labels = (torch.arange(12) % CLASSES).to(torch.uint8)
+    weights = torch.linspace(1.0, 2.0, CLASSES)
+
+    def mean(logits: Tensor, rows: Rows) -> Tensor:
+        return F.cross_entropy(logits, labels, weight=weights, reduction="none").mean()
+
+    (term,) = terms_on(Rows.of(12), mean)
+    assert term.class_weight == pytest.approx(weights[labels.long()].sum().item())
+
+
 def test_a_smoothing_of_images_counts_their_pixels() -> None:
     def smoothed(logits: Tensor, rows: Rows) -> Tensor:
         log_p = logits.reshape(2, 6, CLASSES).transpose(1, 2).log_softmax(1)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -15,18 +18,28 @@ def reached(recorded: Recording) -> list[list[bool]]:
     return [[m.reaches_input for m in record.micro_batches] for record in recorded.records()]
 
 
-def attack(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+def weighted(logits: Tensor, y: Tensor) -> Tensor:
+    """By a weight for each sample: a product with a tensor, as of cached gradients."""
+    return (cross_entropy(logits, y, reduction="none") * torch.linspace(0.5, 1.5, 8)).mean()
+
+
+def attack(model: nn.Module, x: Tensor, y: Tensor, loss: Loss) -> Tensor:
     perturbed = x.detach().clone().requires_grad_(True)
-    cross_entropy(model(perturbed), y).backward()
+    loss(model(perturbed), y).backward()
     assert perturbed.grad is not None
     return x + 0.1 * perturbed.grad.sign()
 
 
-def step(model: nn.Module, optimizer: torch.optim.Optimizer, hostile: bool) -> None:
+def step(
+    model: nn.Module, optimizer: torch.optim.Optimizer, hostile: bool, loss: Loss = cross_entropy
+) -> None:
     x, y = torch.randn(8, 4), torch.randint(3, (8,))
-    x = attack(model, x, y) if hostile else x
+    x = attack(model, x, y, loss) if hostile else x
     optimizer.zero_grad()
-    cross_entropy(model(x), y).backward()
+    loss(model(x), y).backward()
     optimizer.step()
 
 
@@ -39,12 +52,13 @@ def test_every_attack_is_seen_and_no_backward_of_the_loss() -> None:
     assert reached(recorded) == [[True, False]] * (2 * FIRST_SEARCHES)
 
 
-def test_one_that_begins_later_is_seen_after_gradients_were_zeroed() -> None:
+@pytest.mark.parametrize("loss", [cross_entropy, weighted])
+def test_one_that_begins_later_is_seen_after_gradients_were_zeroed(loss: Loss) -> None:
     model = nn.Linear(4, 3)
     with recording() as recorded:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         for number in range(40):
-            step(model, optimizer, hostile=number >= 30)
+            step(model, optimizer, hostile=number >= 30, loss=loss)
     assert SEARCHES_AFTER >= 2
     assert reached(recorded) == [[False]] * 30 + [[False, False]] + [[True, False]] * 9
 
