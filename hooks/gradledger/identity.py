@@ -82,8 +82,7 @@ def _digest(text: str) -> str:
 
 
 def environment() -> dict[str, str]:
-    """Versions, host, device and command, for post-mortem reports; the job of torchrun, whose
-    restarts are runs of their own."""
+    """Versions, host, device, command and job of torchrun, for post-mortem reports."""
     torch: Any = sys.modules.get("torch")
     facts = {
         "python": platform.python_version(),

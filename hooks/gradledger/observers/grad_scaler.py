@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary, WeakSet
 
 import torch
-from torch.amp.grad_scaler import OptState
 from torch.optim import Optimizer
 
 from gradledger.capture.async_copy import Deferred
@@ -235,7 +234,8 @@ class GradScalerCalls(Observer):
                 bool(self._thread.unused),
             )
         if scaler is not None and self._gets_the_scaler(window.optimizer):
-            if _state_of(scaler, window.optimizer).get("stage") is OptState.READY:
+            stage = _state_of(scaler, window.optimizer).get("stage")
+            if getattr(stage, "name", None) == "READY":  # the loop has not unscaled them
                 step.grad_scale = Deferred(scaler._scale, volatile=True)
             return
         scale = getattr(window.optimizer, "grad_scale", None)
