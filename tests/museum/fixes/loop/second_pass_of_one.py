@@ -17,14 +17,16 @@ RADIUS = 1e-6
 for batches in windows:
     for x, y in batches:
         (loss_fn(model(x), y) / len(batches)).backward()
-    moves = [RADIUS * p.grad for p in model.parameters() if p.grad is not None]
+    moves = [(p, RADIUS * p.grad) for p in model.parameters() if p.grad is not None]
     with torch.no_grad():
-        torch._foreach_add_(list(model.parameters()), moves)
+        for p, move in moves:
+            p.add_(move)
     optimizer.zero_grad()
     # fix
     (loss_fn(model(x), y) / len(batches)).backward()
     # end
     with torch.no_grad():
-        torch._foreach_sub_(list(model.parameters()), moves)
+        for p, move in moves:
+            p.sub_(move)
     optimizer.step()
     optimizer.zero_grad()
