@@ -75,8 +75,9 @@ def summarize(
         order = [(verdict.key, verdict.form) for verdict in verdicts] or order
     forms = [*order, *(form for form in by_form if form not in order)]
     groups = [group for form in forms for group in _by_head(by_form[form])]
-    summaries = [_with_rule(_summary(optimizer, group), findings) for group in groups]
-    return list(_with_names(summaries))
+    of_optimizer = [finding for finding in findings if finding.optimizer == optimizer]
+    summaries = [_with_rule(_summary(optimizer, group), of_optimizer) for group in groups]
+    return list(_with_names(_with_unnamed(summaries, of_optimizer)))
 
 
 def _by_head(
@@ -134,13 +135,25 @@ def _mean(values: Iterable[float | None]) -> float | None:
 
 def _with_rule(summary: ObjectiveSummary, findings: Sequence[Finding]) -> ObjectiveSummary:
     """With the rule that found something about this objective, by the name in its evidence."""
-    own = (
+    own = (f.rule for f in findings if f.evidence.get("objective") == summary.name)
+    return replace(summary, rule=next(own, None))
+
+
+def _with_unnamed(
+    summaries: list[ObjectiveSummary], findings: Sequence[Finding]
+) -> list[ObjectiveSummary]:
+    """With the finding that names no objective, as of a single loss: of the only one it fits."""
+    unnamed = (
         finding.rule
         for finding in findings
-        if finding.optimizer == summary.optimizer
-        and finding.evidence.get("objective") == summary.name
+        if finding.rule.startswith("reduction.")
+        and finding.inhibited_by is None
+        and "objective" not in finding.evidence
     )
-    return replace(summary, rule=next(own, None))
+    rule, wrong = next(unnamed, None), [s for s in summaries if s.status == "finding"]
+    if rule is None or len(wrong) != 1 or wrong[0].rule is not None:
+        return summaries
+    return [replace(s, rule=rule) if s is wrong[0] else s for s in summaries]
 
 
 # ---------------------------------------------------------------- over the course of a run

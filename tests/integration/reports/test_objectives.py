@@ -19,6 +19,8 @@ from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.runs import queries
 from gradledger_monitor.store.steps.curves import Span
 from helpers.batches import EndRecord, fair_step, step
+from helpers.facts import record as record_of
+from helpers.facts import term
 from helpers.objectives import with_router
 from helpers.sending import evaluate_pending, send
 
@@ -47,6 +49,13 @@ def test_objectives_of_the_last_steps_stand_side_by_side(store: Store) -> None:
     assert (router.rule, router.steps) == ("reduction.missing_division", 8)
     assert (loss.balance, router.balance) == approx((1.0, 0.04))
     assert (loss.count, router.count, router.unit) == (40, 16, "elements")
+
+
+def test_the_finding_of_a_single_loss_is_that_of_its_objective(store: Store) -> None:
+    undivided = [record_of([term(10, 0.1, undivided=True)] * 4, n) for n in range(1, 9)]
+    evaluated(store, "r1", undivided)
+    (only,) = recent_objectives(store, "r1", queries.evaluation(store, "r1").findings)
+    assert (only.status, only.rule) == ("finding", "reduction.missing_division")
 
 
 def test_the_mean_and_the_peak_are_over_the_last_fifty_steps(store: Store) -> None:
