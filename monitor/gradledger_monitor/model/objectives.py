@@ -152,6 +152,11 @@ class Objective:
         divisors = [number(d) for term in self.terms for d in term.loss_term.divisors]
         return not any(divisors) and self.weighted_inside and self.kind.startswith("CtcLoss")
 
+    def has_one_term_in_each_of(self, micro_batches: int) -> bool:
+        """Whether it has one term in each micro-batch, if all ranks together have this number."""
+        pairs = {(term.rank, term.micro_batch) for term in self.terms}
+        return len(self.terms) == len(pairs) == micro_batches
+
     def is_mean_of_counted(self, tolerance: float) -> bool:
         """Whether each micro-batch is divided by its number of tokens with a weight.
 

@@ -350,8 +350,9 @@ class StepFacts:
                 if is_unmeasured:
                     factor *= unscale_factor(micro_batch)
                 task = tasks.get(index, 0)
-                for name, part, term in loss_names.named(micro_batch.terms, task, forms):
-                    counted = _tokens_and_weight(term := as_mean(term), part)
+                for name, part, sent in loss_names.named(micro_batch.terms, task, forms):
+                    term = as_mean(sent)
+                    counted = _tokens_and_weight(term, part)
                     if counted is not None:
                         tokens, size = counted[0], abs(counted[1]) * factor
                         terms.append(
@@ -485,7 +486,8 @@ def _tolerance(records: Iterable[StepRecord]) -> float:
 def _tokens_and_weight(term: Term, part: int) -> tuple[float, float] | None:
     """The tokens of a term and the weight of each; None if it has none, or they are not known.
 
-    A penalty has no tokens: it is one value of a micro-batch, summed over the parameters."""
+    A penalty has no tokens: it is one value for each micro-batch, summed over the parameters.
+    """
     if term.penalty:
         each, count = number(term.element_weight), term.elements
         if part > 1 or each is None or not count:

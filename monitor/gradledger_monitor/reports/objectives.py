@@ -147,6 +147,7 @@ def _with_unnamed(
         finding.rule
         for finding in findings
         if finding.rule.startswith("reduction.")
+        and finding.rule != "reduction.balance_off"  # the verdict is then that weights are equal
         and finding.inhibited_by is None
         and "objective" not in finding.evidence
     )

@@ -100,12 +100,9 @@ def fix(run: RunInfo, rule: str, plain: str) -> str:
     name = framework(run)
     proved = FRAMEWORK_FIXES.get(rule, {}).get(name)
     if proved is not None:
-        is_other = "trl" in run.environment and name == "transformers" and has_code(proved)
-        return (
-            f"# In a Trainer of transformers; not tested with trl:\n{proved}"
-            if is_other
-            else proved
-        )
+        if "trl" in run.environment and name == "transformers" and has_code(proved):
+            return f"# In a Trainer of transformers; not tested with trl:\n{proved}"
+        return proved
     if name not in _TITLES or not rule.startswith(_OF_LOOPS) or plain == PREPARED:
         return plain
     if not has_code(plain):

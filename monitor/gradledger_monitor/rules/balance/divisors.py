@@ -91,7 +91,7 @@ def by_sum_of_means(
         return None
     single = Near(balance / means, facts.tolerance)
     divided = all(k in map(number, term.loss_term.divisors) for term in objective.terms)
-    if single(k) and not divided and are_means_alone(objective, means):
+    if single(k) and not divided and _are_means_alone(objective, means):
         return Diagnosis("unmeasured", UNDIVIDED_MEANS, objective)
     if not single(1.0) or not divided:
         return None
@@ -119,7 +119,7 @@ def _means_in_each(objective: Objective) -> int | None:
     return counts.pop() if single else None
 
 
-def are_means_alone(objective: Objective, means: int) -> bool:
+def _are_means_alone(objective: Objective, means: int) -> bool:
     """Whether nothing but the tokens of each mean divides it."""
     for term in objective.terms:
         divisors = {number(divisor) for divisor in term.loss_term.divisors}

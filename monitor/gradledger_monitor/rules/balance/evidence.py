@@ -200,8 +200,7 @@ def _is_reduced_by_mean(term: WeightedTerm) -> bool:
     # by 1, the steps that accumulate at the moment, which divides nothing
     mean = not loss.divisors and Near(weight_of_elements(term), WEIGHT)(term.factor)
     divided = not loss.undivided and any(number(d) != 0 for d in loss.divisors or [1.0])
-    divided = divided and not mean
-    if loss.reduction != "none" or divided or loss.coefficient is not None:
+    if loss.reduction != "none" or (divided and not mean) or loss.coefficient is not None:
         return False
     return term.weight < min(1.0, term.factor) * (1 - WEIGHT)
 
@@ -224,8 +223,8 @@ def may_pass_on_gradients(objective: Objective) -> bool:
         and not {t.elements, t.tokens, t.size, t.rows} & set(map(number, t.divisors))
         for t in terms
     )
-    undivided = is_undivided_alone(objective, with_coefficient=True)
-    return (product or weighted_sum) and (undivided or divided)
+    alone = is_undivided_alone(objective, with_coefficient=True)
+    return (product or weighted_sum) and (alone or divided)
 
 
 def holds_the_whole_window(facts: StepFacts) -> bool:
@@ -408,9 +407,8 @@ def is_one_divided_cross_entropy(objective: Objective) -> bool:
 
 def has_one_term_in_each(objective: Objective, micro_batches: int) -> bool:
     """Whether that many micro-batches of each rank have one term: the loss is not chunked."""
-    terms = {(term.rank, term.micro_batch) for term in objective.terms}
     ranks = len({term.rank for term in objective.terms})
-    return len(objective.terms) == len(terms) == micro_batches * ranks
+    return objective.has_one_term_in_each_of(micro_batches * ranks)
 
 
 def weight_of_micro_batch(facts: StepFacts, objective: Objective) -> float | None:

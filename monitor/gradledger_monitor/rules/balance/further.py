@@ -90,7 +90,7 @@ def is_undivided(facts: StepFacts, objective: Objective) -> bool:
         return False
     coefficients = {number(term.loss_term.coefficient) for term in objective.terms}
     counts = counts_of_ranks(facts, objective)
-    if 1 in counts or not _has_one_term_in_each(objective, counts) or len(coefficients) != 1:
+    if 1 in counts or not objective.has_one_term_in_each_of(sum(counts)) or len(coefficients) != 1:
         return False
     coefficient = coefficients.pop()
     return all(_lacks(facts, objective, coefficient, k) for k in set(counts))
@@ -101,12 +101,6 @@ def counts_of_ranks(facts: StepFacts, objective: Objective) -> list[int]:
     if facts.separate_tasks:
         return [facts.micro_batches_of(objective)] * len({term.rank for term in objective.terms})
     return [len(facts.applied_by_rank[rank]) for rank in {term.rank for term in objective.terms}]
-
-
-def _has_one_term_in_each(objective: Objective, counts: Sequence[int]) -> bool:
-    """Whether each micro-batch of all ranks has one term, whatever their number on each rank."""
-    terms = {(term.rank, term.micro_batch) for term in objective.terms}
-    return len(objective.terms) == len(terms) == sum(counts)
 
 
 def _lacks(facts: StepFacts, objective: Objective, coefficient: float | None, k: int) -> bool:

@@ -121,8 +121,12 @@ class DiscardedMicrobatches(Rule):
 
 def _of_other_loss(facts: StepFacts) -> Outcome | None:
     """Information: a loop may measure the gradient of another loss, and zero it on purpose."""
+    if facts.step == 1 or not facts.applied_from:
+        return None
     zeroed = zeroed_beside_others(facts.record, facts.applied)
-    if not zeroed or facts.step == 1:
+    if zeroed and facts.moved_unknown is not None:
+        return not_measured(facts.moved_unknown)  # they may be kept in other buffers
+    if not zeroed:
         return None
     backwards = counted(len(zeroed), "backward")
     return finding(

@@ -46,11 +46,12 @@ class ZeroedEveryMicrobatch(Rule):
 
     **When it is silent**
 
-    The same losses run again on the same data (LBFGS); the parameters changed before the gradients
-    were zeroed (SAM); gradients are moved to other buffers and back (``main_grad`` of Megatron);
-    the earlier backward belongs to another optimizer, which may step later; some windows
-    hold a single micro-batch, so the loop discards one now and then (a guard); a loss or a norm
-    was not finite in a micro-batch that was discarded, and finite in the one that was not.
+    The same data run again (LBFGS), also with another loss (``loop.discarded_microbatches`` states
+    that); the parameters changed before the gradients were zeroed (SAM); gradients are moved to
+    other buffers and back (``main_grad`` of Megatron); the earlier backward belongs to another
+    optimizer, which may step later; some windows hold a single micro-batch, so the loop discards
+    one now and then (a guard); a loss or a norm was not finite in a micro-batch that was discarded,
+    and finite in the one that was not.
 
     **Incidents**
 
