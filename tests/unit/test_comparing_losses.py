@@ -57,6 +57,27 @@ def test_the_risk_sets_of_a_survival_loss_are_comparisons() -> None:
     assert not _compares(steps.square().mean())
 
 
+def test_pairs_with_a_memory_of_features_are_comparisons() -> None:
+    rows, memory = _embeddings(), F.normalize(torch.randn(64, 3))
+    anchor, positive = torch.randint(0, 30, (90,)), torch.randint(0, 64, (90,))
+    similarities = rows @ memory.T
+    pairs = similarities[anchor, positive] - similarities.logsumexp(1)[anchor]
+    assert _compares(F.softplus(-pairs).mean())
+    targets = torch.randint(0, 64, (30,))  # one for each row: a cross entropy over the memory
+    assert not _compares(F.softplus(-similarities[torch.arange(30), targets]).mean())
+
+
+def test_sums_of_the_examples_of_each_class_are_comparisons() -> None:
+    rows, proxies = _embeddings(), torch.randn(5, 3, requires_grad=True)
+    positive = torch.arange(30)[:, None] % 5 == torch.arange(5)
+    similarities = rows @ F.normalize(proxies).T
+    masked = similarities.masked_fill(~positive, -100.0)
+    assert _compares(torch.logsumexp(masked, 0).sum() / 5)
+    assert _compares(torch.log(1 + similarities.exp().where(positive, 0.0).sum(0)).sum() / 5)
+    assert not _compares(torch.logsumexp(masked, 1).sum() / 30)
+    assert not _compares(torch.log(1 + similarities.exp().sum(1)).sum() / 30)
+
+
 def test_rows_that_a_mask_selects_and_sums_over_neighbours_compare_no_examples() -> None:
     rows, mask = _embeddings(), torch.arange(30) % 3 == 0
     source, target = torch.randint(0, 30, (2, 50))

@@ -355,7 +355,7 @@ def test_pairs_of_the_examples_of_a_micro_batch_may_count_by_micro_batch() -> No
 
     means = [1 / 80, 1 / 120]
     result = judged([compared(*means)])
-    assert not result.findings and "compare the examples" in result.coverage[rule]
+    assert not result.findings and "compare examples" in result.coverage[rule]
     assert rule in accused(judged([compared(*means, compares=False)]))
 
 

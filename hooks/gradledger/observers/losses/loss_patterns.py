@@ -55,6 +55,7 @@ _OF_ROWS = RESHAPES | PRODUCTS | {"TBackward0"}
 # Matrices of all pairs of rows of two inputs.
 _ALL_PAIRS = frozenset({"MmBackward0", "CdistBackward0", "EuclideanDistBackward0"})
 _RUNNING_SUMS = frozenset({"CumsumBackward0", "LogcumsumexpBackward0"})
+_LOGARITHMS = frozenset({"LogBackward0", "Log1PBackward0"})
 # The search for pairs ends there; sums over groups, such as over the edges of a node, are no pairs.
 _ENDS_OF_PAIRS = (
     _ALL_PAIRS
@@ -133,15 +134,19 @@ def _parts_of_ranks(node: Any, ranks: int) -> list[Any]:
 
 
 def compares_examples(loss: LossNode) -> bool:
-    """Whether elements of a loss are pairs of examples: of a matrix of rows and the same rows, of
-    rows that integer indices pick twice, or of each row with all rows before it.
+    """Whether elements of a loss are pairs of examples, or sums of examples.
 
-    How many pairs or triplets a micro-batch has follows from its classes, not from its size.
+    Pairs are of a matrix of rows and the same rows, of rows that integer indices pick twice, or
+    picked from a matrix more often than it has rows (as of a memory of features). Sums are of each
+    row with all rows before it, or of the similarities of all rows to a class.
+
+    How many of them a micro-batch has follows from its classes, not from its size.
     """
-    nodes = [*_nodes_below(loss, lambda name: name not in _ENDS_OF_PAIRS)]
+    nodes = [loss.node, *_nodes_below(loss, lambda name: name not in _ENDS_OF_PAIRS)]
     picked = set(filter(None, map(_picked_rows, nodes)))
     twice = len({rows for rows, _ in picked}) < len(picked)
-    return twice or any(_compares_rows(node) or _adds_up_rows(node) for node in nodes)
+    tests = (_compares_rows, _picks_pairs, _adds_up_rows)
+    return twice or any(test(node) for node in nodes for test in tests)
 
 
 def _compares_rows(node: Any) -> bool:
@@ -150,9 +155,28 @@ def _compares_rows(node: Any) -> bool:
     return pairs and sides[0] is not None and sides[0] is sides[1]
 
 
+def _picks_pairs(node: Any) -> bool:
+    if node.name() != "IndexBackward0":
+        return False
+    rows, indices = node._saved_self_sym_sizes[0], saved_list(node, "indices")
+    if len(indices) < 2 or any(index is None or index.dtype == torch.bool for index in indices):
+        return False
+    return any(index is not None and index.numel() > rows for index in indices)
+
+
 def _adds_up_rows(node: Any) -> bool:
-    """As the risk sets of a survival loss."""
-    return node.name() in _RUNNING_SUMS and node._saved_dim == 0
+    """As the risk sets of a survival loss, and the proxies of classes."""
+    name = node.name()
+    if name in _RUNNING_SUMS:
+        return bool(node._saved_dim == 0)
+    if name == LOGSUMEXP:
+        return tuple(node._saved_dim) == (0,)
+    if name not in _LOGARITHMS:
+        return False
+    below = node.next_functions[0][0]
+    while below is not None and below.name() in ADDITIONS:
+        below = below.next_functions[0][0]
+    return below is not None and below.name() == "SumBackward1" and below._saved_dim == (0,)
 
 
 def _picked_rows(node: Any) -> tuple[Any, int] | None:

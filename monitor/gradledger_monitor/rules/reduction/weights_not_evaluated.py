@@ -53,8 +53,9 @@ OF_SAMPLES = (
     'count: each may be the loss of one sample; if it is, declare contract="sample"'
 )
 COMPARISONS = (
-    "its elements compare the examples of a micro-batch with each other, and each micro-batch has "
-    'equal weight, which may be intended; if it is, declare contract="sample"'
+    "its elements compare examples or add them up, so that equal micro-batches may have different "
+    "numbers of them; each micro-batch has equal weight, which may be intended; if it is, declare "
+    'contract="sample"'
 )
 COUNTS_IGNORED = "its divisor counts ignored positions"
 COUNTS_MASKED = "its divisor counts elements without a weight, which may be intended"
