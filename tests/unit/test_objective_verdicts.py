@@ -218,7 +218,20 @@ def test_the_k_of_a_loss_is_that_of_its_task_if_each_task_has_a_backward() -> No
     texts = {v.text for v in objective_verdicts(Window(facts(record(both * 3))))}
     assert texts == {"not divided by K = 3"}
     (found,) = judged([facts(record(both * 3))]).findings
-    assert "the gradient of this loss is 3 times too large" in found.summary
+    assert "the gradient is 3 times too large" in found.summary
+
+
+def test_a_finding_is_about_the_whole_loss_if_k_divides_none_of_its_terms() -> None:
+    def title(**further: Any) -> str:
+        both = [
+            term(8, 1 / 8, undivided=True, head=1),
+            term(8, 1 / 16, head=2, **{"coefficient": 0.5, "undivided": True} | further),
+        ]
+        evaluation = judged([facts(record([both] * 3, number)) for number in (1, 2, 3)])
+        return next(f.title for f in evaluation.findings if f.rule == "reduction.missing_division")
+
+    assert title() == "The loss is not divided by K = 3"
+    assert title(coefficient=None, undivided=False, divisors=[2.0]) != title()
 
 
 BINARY = "BinaryCrossEntropyWithLogitsBackward0"

@@ -151,9 +151,11 @@ def _of_all(window: Window) -> Outcome:
     k, objective = micro_batches(window), window.balance.objective
     assert objective is not None
     objectives = window.facts.objectives
-    several = needs_name(window.facts)
-    name = objective_name(objective, objectives) if several else "loss"
     others = [d for d in window.diagnoses if d.objective not in (None, objective)]
+    undivided = [d for d in others if d.pattern in ("missing", "term_missing") and d.ratio == k]
+    is_whole = bool(undivided) and len(undivided) == len(objectives) - 1
+    several = needs_name(window.facts) and not is_whole
+    name = objective_name(objective, objectives) if several else "loss"
     right = [
         d.objective
         for d in others
