@@ -120,6 +120,9 @@ def test_a_part_that_varies_is_information_with_its_share() -> None:
         "between 0.5 and 0.57, where the loss was 2 in the median. Nothing is trained on this part."
     )
     assert part(*VARIES[:7]) is None  # fewer are not enough
+    few = [facts(step) for step in losses(*VARIES[:7], *[None] * 9)]
+    reason = judged(few).coverage["loss.part_without_gradient"]
+    assert reason.endswith("needs a part without a gradient in 8 of the first 16 micro-batches")
     scaled = part(*VARIES, scale=1024.0)
     assert scaled is not None and scaled.summary == finding.summary
 

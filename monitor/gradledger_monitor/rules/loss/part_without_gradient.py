@@ -73,7 +73,9 @@ class PartWithoutGradient(Rule):
         if not self._parts:
             return NONE
         if len(self._parts) < self.needed:
-            return not_measured(f"needs {counted(self.needed, 'micro-batch')}")
+            return not_measured(
+                f"needs a part without a gradient in {self.needed:g} of the first 16 micro-batches"
+            )
         return self._compare()
 
     def _compare(self) -> Outcome:
