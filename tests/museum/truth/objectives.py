@@ -124,6 +124,14 @@ def with_z_loss(call: Call, batch: Any) -> list[Sum]:
     return [_cross_entropy(logits, labels), (0.2 * z_losses.sum(), float(len(z_losses)))]
 
 
+def with_frames(call: Call, batch: Any) -> list[Sum]:
+    """Cross entropy, and a fifth of the squared error of the pitch of even tokens."""
+    ids, labels = batch
+    logits, pitch = call(ids)
+    errors = (pitch - ids / 10)[ids % 2 == 0].square()
+    return [_cross_entropy(logits, labels), (0.2 * errors.sum(), float(len(errors)))]
+
+
 def with_penalty(call: Any, batch: Any) -> list[Sum]:
     """Cross entropy of tokens; a penalty on the parameters for each micro-batch."""
     _, leaves = call.args

@@ -55,7 +55,7 @@ def beside(facts: StepFacts) -> Iterator[Beside]:
         if main is None and constant:
             main = facts.objectives[0]
         if main is not None:
-            counted, positions = sum(_counted(main).values()), sum(_positions(main).values())
+            counted, positions = sum(counted_by(main).values()), sum(_positions(main).values())
             all_of_them = _counts_all(objective, main)
             yield Beside(objective.name, counted, positions, all_of_them, constant)
 
@@ -66,9 +66,9 @@ def constant_beside(facts: StepFacts, objective: Objective) -> float:
     That is, the ratio of the weights of their tokens, times positions over tokens, if it is the
     same in all micro-batches. Of a loss that the tokens divide, the ratio itself is.
     """
-    main, by_key = facts.objectives[0], _counted(objective)
+    main, by_key = facts.objectives[0], counted_by(objective)
     is_main = main is objective or not main.kind.startswith(BY_INDEX)
-    if is_main or main.reading.unit != "tokens" or by_key != _counted(main):
+    if is_main or main.reading.unit != "tokens" or by_key != counted_by(main):
         return 0.0
     positions = _positions(main)
     if positions != _positions(objective) or len(by_key) != len(main.terms):
@@ -87,11 +87,16 @@ def constant_beside(facts: StepFacts, objective: Objective) -> float:
 
 def counts_ignored_of(objective: Objective, main: Objective) -> bool:
     """Whether it counts all positions of a cross entropy, which ignores some."""
-    return _counts_all(objective, main) and _counted(main) != _positions(main)
+    return _counts_all(objective, main) and counted_by(main) != _positions(main)
+
+
+def leaves_out_elements(objective: Objective) -> bool:
+    """Whether a mask, an ignored class or the like leaves out some of its elements."""
+    return counted_by(objective) != _positions(objective)
 
 
 def _counts_all(objective: Objective, main: Objective) -> bool:
-    return _counted(objective) == _positions(main)
+    return counted_by(objective) == _positions(main)
 
 
 def smooths_ignored(objective: Objective) -> bool:
@@ -125,7 +130,7 @@ def shares_weight(facts: StepFacts, main: Objective, smoothing: Objective) -> bo
     )
 
 
-def _counted(objective: Objective) -> dict[tuple[int, int], float]:
+def counted_by(objective: Objective) -> dict[tuple[int, int], float]:
     """The tokens of each micro-batch."""
     counts: dict[tuple[int, int], float] = {}
     for term in objective.terms:

@@ -12,6 +12,7 @@ from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.token_ledger import Entry, total
 from gradledger_monitor.model.unmeasured import SKIPPED, WITHOUT_BACKWARD
+from gradledger_monitor.rules.balance.beside import counted_by, leaves_out_elements
 from gradledger_monitor.rules.balance.diagnosis import (
     ADDED_AGAIN,
     reason_without_objective,
@@ -193,14 +194,17 @@ class TokenWeightsUnequal(Rule):
         return None if is_divided_by_two_ks(facts, objective, last) else not_measured(BY_DATA)
 
     def _severity(self, facts: StepFacts, objective: Objective, misallocation: float) -> Severity:
-        """Information only, too, on a further loss beside a main one that is normalised.
+        """Information only, too, on a plain mean beside a main loss that is normalised.
 
         Its author knows the token mean, and may intend another one here. A main loss whose
-        micro-batches have equal counts does not show that: its weights are equal anyway.
+        micro-batches have equal counts does not show that: its weights are equal anyway. Nor does
+        it of a loss that counts the tokens of the main one, or that leaves elements out: these
+        have a count in the window, as the tokens of the main loss do.
         """
         main = facts.objectives[0]
         knows = objective is not main and is_fair(facts, main) and _shows_token_mean(main)
-        if misallocation < self.warning or knows:
+        own_count = leaves_out_elements(objective) or counted_by(objective) == counted_by(main)
+        if misallocation < self.warning or (knows and not own_count):
             return "info"
         return "error" if misallocation >= self.error else "warning"
 
