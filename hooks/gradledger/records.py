@@ -104,6 +104,11 @@ class Term:
     penalty: bool = False  # a function of parameters alone
     compares: bool = False  # the examples of the micro-batch with each other, in a matrix of pairs
     again: bool = False  # the same loss, not one like it, was in the backward before, too
+    # Of the inputs of a concatenation below it, the only one with a gradient, from 0; the number of
+    # its inputs; and whether parameters get a gradient by another way than through it, too.
+    part: int | None = None
+    parts: int | None = None
+    beside_parts: bool = False
     inferred: str | None = None  # how the reduction of a hidden graph was found, and how sure it is
     missing: dict[str, str] = field(default_factory=dict)
 

@@ -44,6 +44,9 @@ terms = st.builds(
     penalty=st.booleans(),
     compares=st.booleans(),
     again=st.booleans(),
+    part=counts,
+    parts=counts,
+    beside_parts=st.booleans(),
     missing=missing,
 )
 micro_batches = st.builds(

@@ -1223,6 +1223,27 @@ def test_equal_contrastive_losses_of_a_window_may_be_one_loss_over_cached_featur
 
 
 @pytest.mark.parametrize(
+    ("weight", "indices", "losses", "pattern"),
+    [
+        (1 / 20, [0, 1], [5.1, 5.1], "fair"),
+        (1 / 20, [1, 0], [5.1, 5.1], "fair"),
+        (1 / 40, [0, 1], [5.1, 5.1], "double"),
+        (1 / 20, [0, 1], [5.1, 4.9], "unmeasured"),  # that of its part, or with dropout
+        (1 / 20, [0, 0], [5.1, 5.1], "missing"),  # the features of a memory are constants
+        (1 / 40, [1, 1], [5.1, 5.1], "fair"),
+    ],
+)
+def test_passes_of_one_loss_by_its_parts_add_up(
+    weight: float, indices: list[int], losses: list[float], pattern: str
+) -> None:
+    terms = [term(20, weight, part=index, parts=2) for index in indices]
+    window = record([[each] for each in terms])
+    for batch, loss in zip(window.micro_batches, losses, strict=True):
+        batch.loss = loss
+    assert windows(facts(window), facts(window))[-1].pattern == pattern
+
+
+@pytest.mark.parametrize(
     ("kind", "sizes", "divided", "pattern"),
     [
         ("MeanBackward0", (12, 12, 12, 12), True, "unmeasured"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
@@ -51,6 +51,17 @@ def add_evidence(inferred: Iterable[Inferred | None]) -> None:
             each.add_evidence()
 
 
+class Part(NamedTuple):
+    """The only input of a concatenation that has a gradient: its index, of how many inputs.
+
+    ``beside``: parameters get a gradient by another way than through it, too.
+    """
+
+    part: int
+    parts: int
+    beside: bool
+
+
 @dataclass(slots=True)
 class OpenTerm:
     """A loss node of the graph; ``upstream`` is set when backward reaches the node."""
@@ -82,6 +93,7 @@ class OpenTerm:
     penalty: bool = False
     compares: bool = False
     again: bool = False
+    part: Part | None = None
     # by window (its id): whether the gradient reaches its optimizer, None if that is not known; no
     # dictionary if there is one optimizer, or one loss in the backward
     reach: dict[int, bool | None] | None = None
@@ -111,6 +123,8 @@ class OpenTerm:
             term.valid = round(self.valid.value())
         term.of, term.nonlinear, term.penalty = self.of, self.nonlinear, self.penalty
         term.again, term.compares = self.again, self.compares
+        if self.part is not None:
+            term.part, term.parts, term.beside_parts = self.part
         self._resolve_elements(term)
         upstream = self.function_upstream
         if upstream is not None and not upstream.has_no_copy:

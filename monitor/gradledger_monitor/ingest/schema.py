@@ -96,6 +96,9 @@ class Term(Struct, gc=False, kw_only=True, omit_defaults=True):
     penalty: bool = False
     compares: bool = False
     again: bool = False
+    part: Count | None = None
+    parts: Count | None = None
+    beside_parts: bool = False
     inferred: Name | None = None
     missing: Missing = {}
 

@@ -33,6 +33,7 @@ from gradledger_monitor.model.losses.repeated import (
     discarded,
     leaked_losses,
     left_out_of_second_pass,
+    passes_of_one_loss,
 )
 from gradledger_monitor.model.losses.reported import mean_over_tokens, sum_of_roots
 from gradledger_monitor.model.losses.term_weights import as_mean
@@ -338,12 +339,12 @@ class StepFacts:
         terms: list[WeightedTerm] = []
         forms = loss_names.forms_of(self.applied_by_rank, self._tasks_by_rank)
         for rank, tasks in self._tasks_by_rank.items():
-            # DDP averages in backward: what a rank multiplies its gradients by afterwards, it
-            # multiplies the tokens of all ranks by. The balance is that of the lowest rank.
+            # DDP averages in backward: a rank's later factor is one on the tokens of all ranks.
             factor_of = rank if self.all_reduce is not None else self.lowest_rank
-            rank_factor = self.shared_factors[factor_of] / self.ranks_divisor
             is_unmeasured = self.records[factor_of].post_factor is None
             applied = self.applied_by_rank[rank]
+            divisor = self.ranks_divisor * passes_of_one_loss(applied)
+            rank_factor = self.shared_factors[factor_of] / divisor
             later = topology.rescaled_later(applied)
             for index, micro_batch in applied:
                 factor = rank_factor * later.get(index, 1.0)

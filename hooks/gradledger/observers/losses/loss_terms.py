@@ -39,6 +39,7 @@ from gradledger.observers.losses.loss_patterns import (
 )
 from gradledger.observers.losses.node_names import REDUCTIONS
 from gradledger.observers.losses.reached_optimizers import ReachedOptimizers
+from gradledger.observers.losses.sample_counts import only_part
 from gradledger.observers.losses.tasks import ModulesBelow, Tasks
 from gradledger.observers.losses.upstream import watch_declared, watch_upstream
 from gradledger.observers.losses_compiled.dynamo import CompiledGraphs
@@ -61,6 +62,7 @@ GATHERED_BY_FUNCTION = (
     "a function of the script gathers the features of all ranks for the loss: what its backward "
     "makes of their gradients is not known"
 )
+FEW_LOSSES = 4  # of one backward, of which each is searched for cached features
 TOO_MANY = f"more than {MAX_TERMS} loss nodes in one backward"
 COMPILED_AUTOGRAD = "backward runs under compiled autograd, which would compile the hooks each time"
 FREED = "already been freed"  # part of PyTorch's message for the saved tensors of such a graph
@@ -298,9 +300,11 @@ class LossTerms(Observer):
             micro_batch.terms.clear()
             return []
         terms = [open_term(loss) for loss in losses]
-        for term in terms:
+        for loss, term in zip(losses, terms, strict=True):
             if isinstance(term.inferred, Inferred):
                 term.inferred.evidence = self._evidence.setdefault(term.kind, Evidence())
+            if len(losses) <= FEW_LOSSES:
+                term.part = only_part(loss.node)
         if len(losses) > 1:
             _number_heads(losses, terms)
         _number_functions(losses, terms)

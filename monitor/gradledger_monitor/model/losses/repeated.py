@@ -9,6 +9,7 @@ from gradledger_monitor.ingest.schema import MicroBatch, StepRecord
 from gradledger_monitor.model.losses.names import IndexedMicroBatches
 from gradledger_monitor.model.numbers import number
 
+EQUAL_LOSS = 1e-5  # relative difference of one loss that is computed twice
 LossKey = tuple[str, int | None]  # the kind of a loss, and its head
 
 
@@ -116,3 +117,43 @@ def _goes_on(before: MicroBatch, after: MicroBatch) -> bool:
 
 def _kinds_added(micro_batch: MicroBatch) -> set[str]:
     return {term.kind for term in micro_batch.terms if not term.again}
+
+
+def passes_of_one_loss(applied: IndexedMicroBatches) -> int:
+    """The number of passes of one loss of the whole window, each by another part of it; else 1.
+
+    Its features were cached, and each pass computes those of one micro-batch again, with a
+    gradient: these gradients add up to that of the loss.
+    """
+    passes = len(applied)
+    whole = has_cached_parts(applied) and have_equal_losses([m for _, m in applied])
+    return passes if whole else 1
+
+
+def has_gradients_beside_parts(applied: IndexedMicroBatches) -> bool:
+    """Whether each pass of one loss reaches parameters beside the features, as a temperature."""
+    beside = all(term.beside_parts for _, micro_batch in applied for term in micro_batch.terms)
+    return beside and passes_of_one_loss(applied) > 1
+
+
+def has_cached_parts(applied: IndexedMicroBatches) -> bool:
+    """Whether each backward reaches parameters by another one of as many parts of its loss."""
+    passes, indices = len(applied), list[int]()
+    for _, micro_batch in applied:
+        parts = {(term.part, term.parts) for term in micro_batch.terms}
+        if passes == 1 or len(parts) != 1:
+            return False
+        index, count = parts.pop()
+        if index is None or count != passes:
+            return False
+        indices.append(index)
+    return sorted(indices) == [*range(passes)]
+
+
+def have_equal_losses(micro_batches: Sequence[MicroBatch]) -> bool:
+    """Whether all have one loss, which is measured and not 0."""
+    losses = [number(micro_batch.loss) for micro_batch in micro_batches]
+    values = [loss for loss in losses if loss]
+    bound = EQUAL_LOSS * abs(values[0]) if values else 0.0
+    measured = 0 < len(values) == len(losses)
+    return measured and max(values) - min(values) <= bound

@@ -32,6 +32,7 @@ from collections.abc import Sequence
 from gradledger_monitor.ingest.schema import StepRecord
 from gradledger_monitor.model.batch_size import samples_of
 from gradledger_monitor.model.losses.names import have_separate_calls, micro_batches_of
+from gradledger_monitor.model.losses.repeated import has_cached_parts
 from gradledger_monitor.model.objectives import Objective, fair_together
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.balance.beside import smooths_ignored
@@ -121,6 +122,11 @@ WHOLE_WINDOW = (
     "every micro-batch has the same contrastive loss, which may be that of the whole window with "
     'cached features; if its gradients add up on purpose, declare contract="sample"'
 )
+CACHED_PARTS = (
+    "each backward reaches the parameters by one of K parts of its features, the other parts are "
+    "cached, and its value differs: it may be the loss of the whole window with other dropout, or "
+    'that of its part; if it is right that its gradients add up, declare contract="sample"'
+)
 ADDED_AGAIN = (
     "every backward has one loss more than the one before it: if these are the losses of earlier "
     "micro-batches, their gradients are added again; call backward on each loss once"
@@ -197,7 +203,8 @@ def diagnose(facts: StepFacts, past: Sequence[Closed]) -> list[Diagnosis]:
     if facts.adds_losses_again:
         return [Diagnosis("unmeasured", ADDED_AGAIN)]
     if holds_the_whole_window(facts):
-        return [Diagnosis("unmeasured", WHOLE_WINDOW)]
+        in_parts = any(has_cached_parts(applied) for applied in facts.applied_by_rank.values())
+        return [Diagnosis("unmeasured", CACHED_PARTS if in_parts else WHOLE_WINDOW)]
     if facts.together is not None:
         return [_of_main(facts, facts.together, past)]
     if not facts.objectives:

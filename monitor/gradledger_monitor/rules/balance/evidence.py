@@ -10,6 +10,11 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from gradledger_monitor.model.losses.repeated import (
+    has_cached_parts,
+    have_equal_losses,
+    passes_of_one_loss,
+)
 from gradledger_monitor.model.losses.term_weights import differ
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.objectives import BARE, Objective
@@ -22,7 +27,6 @@ from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.tolerances import WEIGHT
 
 SINGLE = 2e-6  # relative error of a ratio of two single-precision numbers
-EQUAL_LOSS = 1e-5  # relative difference of one loss that is computed twice
 LISTS = 3  # micro-batches that must have as many elements as a list has pairs
 SINGLE_ELEMENTS = 3  # terms of one element each: a loop over the steps of an episode, not heads
 SMOOTHING = "LabelSmoothing"  # kind of a sum of the log-probabilities of all classes
@@ -228,18 +232,18 @@ def may_pass_on_gradients(objective: Objective) -> bool:
 
 
 def holds_the_whole_window(facts: StepFacts) -> bool:
-    """Whether each micro-batch of a rank has one and the same loss, over all rows of the window.
+    """Whether each micro-batch of a rank may have one and the same loss of the window.
 
     A contrastive loss over cached features is so: rows of the micro-batch's own part get gradients,
-    and the others are constants. Its targets are 0, 1, 2 and so on, and its values are equal.
+    and the others are constants. Its targets are 0, 1, 2 and so on, and its values are equal; or
+    the graph shows the parts, and dropout makes the values differ. It is known if both hold.
     """
-    for record in facts.records.values():
-        batches = record.micro_batches
-        losses = [number(batch.loss) for batch in batches]
-        first = losses[0] if losses else None
-        if len(batches) == 1 or not first or not all(b.consecutive_target for b in batches):
+    for rank, record in facts.records.items():
+        batches, applied = record.micro_batches, facts.applied_by_rank[rank]
+        if passes_of_one_loss(applied) > 1 or len(batches) == 1:
             return False
-        if not all(loss is not None and Near(loss, EQUAL_LOSS)(first) for loss in losses):
+        consecutive = all(b.consecutive_target for b in batches) and have_equal_losses(batches)
+        if not (consecutive or has_cached_parts(applied)):
             return False
     return True
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from gradledger_monitor.model.findings import Outcome
+from gradledger_monitor.model.losses.repeated import passes_of_one_loss
 from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.rules.gradient_scale_effects import constant_factor_effect
 from gradledger_monitor.rules.number_text import significant
@@ -23,10 +24,18 @@ from gradledger_monitor.rules.reduction.fixes import ONE_DIVISION, factor_fix
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding
 
 FIX = ONE_DIVISION["plain"]
+PASSES = (
+    "Each backward has the loss of the whole window, over features that are cached but for those "
+    "of one micro-batch: their gradients add up without a division. "
+)
 
 FIX_OF_EITHER = """\
 # divide the loss by K once. The gradients are averaged over the ranks already: nothing else must
 # divide by their number."""
+FIX_OF_PASSES = """\
+# Do not divide the loss by K: each backward has the loss of the whole window, with a gradient in
+# one of its K parts, and these gradients add up to that of the loss. A parameter beside the
+# features, such as a temperature, gets its gradient in each backward: detach it in all but one."""
 FIX_OF_ONE = "# divide this loss term as the others: by K once"
 
 
@@ -76,6 +85,7 @@ class DoubleDivision(Rule):
         divisor = round(math.sqrt(k / ratio))  # K; a short window holds fewer micro-batches
         share = f"1/{k}" if k == divisor else f"{k}/{divisor**2}"
         of = of_declared(window) or of_constant(window)
+        passes = passes_of_one_loss(window.facts.applied) == k == divisor
         if window.facts.averaged and window.facts.run.world_size == k == divisor:
             return _of_either(window, k, ratio)
         return finding(
@@ -83,9 +93,11 @@ class DoubleDivision(Rule):
             f"The gradient is divided by K = {divisor} once too often",
             f"The balance is {significant(balance(window))} = {share}{of}, which matches one "
             f"division by K too many, of the loss or of the gradients: the gradient is "
-            f"{significant(1 / ratio)} times too small. {known_from(window)}"
-            f"{constant_factor_effect(ratio, window.facts)}.",
-            factor_fix(ONE_DIVISION, window.facts, window.balance.objective),
+            f"{significant(1 / ratio)} times too small. {PASSES if passes else ''}"
+            f"{known_from(window)}{constant_factor_effect(ratio, window.facts)}.",
+            FIX_OF_PASSES
+            if passes
+            else factor_fix(ONE_DIVISION, window.facts, window.balance.objective),
             balance=round(balance(window), 6),
             micro_batches=k,
             factor=ratio,

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 
 from gradledger_monitor.model.findings import Outcome, Severity
+from gradledger_monitor.model.losses.repeated import has_gradients_beside_parts
 from gradledger_monitor.model.losses.reported import loss_of_large_batch
 from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.model.step_facts import StepFacts
@@ -272,6 +273,12 @@ class TokenWeightsUnequal(Rule):
         )
 
 
+BESIDE_PARTS = (
+    "but for parameters beside the cached features, such as a temperature: each backward of the "
+    "one loss adds their whole gradient again"
+)
+
+
 def _shows_token_mean(objective: Objective) -> bool:
     """Whether its micro-batches have different counts, so that equal weights are a choice."""
     return len({entry.tokens for entry in objective.ledger.entries}) > 1
@@ -290,8 +297,10 @@ def _even_weights(
     facts: StepFacts, objectives: list[Objective], excuses: list[Outcome | None]
 ) -> Outcome:
     """Equal weights: of which objectives, and why not of the others."""
+    beside = [BESIDE_PARTS] if has_gradients_beside_parts(facts.applied) else []
     if facts.together is not None:
-        return ok(f"equal weights: {objective_name(facts.together, facts.objectives)}")
+        together = f"equal weights: {objective_name(facts.together, facts.objectives)}"
+        return ok("; ".join([together, *beside]))
     evaluated: dict[str, list[Objective]] = {}  # by what is equal
     excused: dict[str, list[Objective]] = {}  # by the reason
     for objective, excuse in zip(objectives, excuses, strict=True):
@@ -316,7 +325,7 @@ def _even_weights(
     if facts.run.apart:
         others = ", ".join(str(other.rank) for other in facts.run.apart)
         ranks.append(f"not evaluated: ranks {others}, with other data and in another group")
-    return ok("; ".join([f"equal weights: {', '.join(equal)}", *not_evaluated, *ranks]))
+    return ok("; ".join([f"equal weights: {', '.join(equal)}", *not_evaluated, *beside, *ranks]))
 
 
 def _besides(objective: Objective, tolerance: float) -> str:
