@@ -93,21 +93,25 @@ _TITLES = {"accelerate": "Accelerate", "lightning": "Lightning", "transformers":
 
 
 def fix(run: RunInfo, rule: str, plain: str) -> str:
-    """The snippet for the framework of the run, or the plain one, and that it is not proved there.
+    """The snippet for the framework of the run, or the plain one; no code that is not proved there.
 
-    ``tests/museum/fixes`` and ``tests/frameworks/fixes`` run the fixes of loops without this note.
+    ``tests/museum/fixes`` and ``tests/frameworks/fixes`` run the fixes that are shown.
     """
     name = framework(run)
     proved = FRAMEWORK_FIXES.get(rule, {}).get(name)
     if proved is not None:
-        if "trl" in run.environment and name == "transformers" and has_code(proved):
-            return f"# In a Trainer of transformers; not tested with trl:\n{proved}"
-        return proved
+        of_trl = "trl" in run.environment and name == "transformers" and has_code(proved)
+        return _words("a Trainer of transformers", "trl") if of_trl else proved
     if name not in _TITLES or not rule.startswith(_OF_LOOPS) or plain == PREPARED:
         return plain
-    if not has_code(plain):
-        return plain
-    return f"# In a loop of plain PyTorch; not tested with {_TITLES[name]}:\n{plain}"
+    return _words("loops of plain PyTorch", _TITLES[name]) if has_code(plain) else plain
+
+
+def _words(proved: str, shown: str) -> str:
+    return (
+        f"# The code of this fix is tested in {proved}, and not with {shown}.\n"
+        "# See the page of the rule for what must hold."
+    )
 
 
 def has_code(text: str) -> bool:
