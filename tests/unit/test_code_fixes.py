@@ -296,3 +296,32 @@ def test_the_schedule_is_stepped_where_the_optimizer_steps() -> None:
     after = f"{each.replace('    scheduler.step()' + chr(10), '')}\n        scheduler.step()"
     assert changed(fix, each) == after
     assert is_generic(fix_of(fix, each, severity="info"))  # it may be planned in micro-batches
+
+
+STEPPED_EACH = """\
+for i, (x, y) in enumerate(loader):
+    loss = criterion(model(x), y) / accum_steps
+    loss.backward()
+    opt.step()
+    opt.zero_grad()"""
+
+
+def test_the_optimizer_steps_once_per_window() -> None:
+    fix = step_every_microbatch.FIX
+    head, stepped = STEPPED_EACH.split("    opt.step()")
+    below = "        opt.step()" + stepped.replace("    opt", "        opt")
+    right = f"{head}    if (i + 1) % accum_steps == 0:\n{below}"
+    assert changed(fix, STEPPED_EACH) == right
+    for uncertain in (
+        STEPPED_EACH.replace("accum_steps", "len(loader)"),  # the division may be too much
+        STEPPED_EACH.replace("accum_steps", "batches"),
+        STEPPED_EACH.replace("y) /", "y / 255) /"),
+        STEPPED_EACH.replace("(loader)", "(loader, 1)"),
+        STEPPED_EACH.replace("i, (x, y) in enumerate(loader)", "x, y in loader"),
+        STEPPED_EACH.replace("    opt.step", "    scheduler.step()\n    opt.step"),
+        STEPPED_EACH.replace("    opt.zero_grad", "    print(i)\n    opt.zero_grad"),
+        STEPPED_EACH.replace("    opt.step()", "    if x:\n        opt.step()"),
+    ):
+        assert is_generic(fix_of(fix, uncertain)), uncertain
+    assert is_generic(fix_of(fix, STEPPED_EACH, others=1))
+    assert is_generic(fix_of(fix, STEPPED_EACH, first_step=9))

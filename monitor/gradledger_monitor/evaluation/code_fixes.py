@@ -21,6 +21,7 @@ from gradledger_monitor.rules.clip import after_step
 from gradledger_monitor.rules.loop import (
     double_step,
     grads_not_zeroed,
+    step_every_microbatch,
     zeroed_before_step,
     zeroed_every_microbatch,
 )
@@ -29,8 +30,11 @@ from gradledger_monitor.rules.scaler import clip_before_unscale
 from gradledger_monitor.rules.scheduler import step_every_microbatch as scheduled_every_microbatch
 
 _BACKWARDS: tuple[CodeRole, ...] = ("backward", "scaled_backward")
+_OF_A_PLAIN_STEP = ("backward", "step", "zero_grad", "loss", "batches")
 _ACCUMULATE = re.compile(r" *with ([A-Za-z_][\w.]*)\.accumulate\(")
 _CONDITION = re.compile(r"( *)if .*:")
+_COUNTED = re.compile(r" *(for .* in enumerate\(.*\):)")
+_WINDOW_LENGTH = re.compile(r"(?:[A-Za-z_]\w*\.)*(?:K|\w*(?:accum|micro_?batch)\w*)", re.I)
 _LOOP = re.compile(r"( *)(?:for|while) .*:")
 
 
@@ -401,7 +405,7 @@ def _moved_behind_step(script: Script, role: CodeRole) -> Change | None:
     above = script.lines.header(inner.line, around)
     if above is None or len(above.group(1)) != min(indents.values()):
         return None
-    if not _has_neighbour(script, moving.line):
+    if not script.lines.has_neighbour(moving.line):
         return None
     moved = f"{text[step.line][: indents[step.line]]}{text[moving.line].strip()}"
     lines = script.lines.between(first, last)
@@ -410,19 +414,52 @@ def _moved_behind_step(script: Script, role: CodeRole) -> Change | None:
     return Change(first, lines, [lines[0], moved, *lines[1:-1]])
 
 
-def _has_neighbour(script: Script, number: int) -> bool:
-    """Whether the code before or after a line is in its block, which is not left empty."""
-    text = script.lines.text
-    indent = indent_of(text[number])
-    for way in (-1, 1):
-        near = number + way
-        while near in text and not code_of(text[near]):
-            near += way
-        line = text.get(near, "")
-        inner = indent_of(line)
-        if line and (inner == indent or (way < 0 and inner > indent)):
-            return True
-    return False
+def _stepped_once_per_window(script: Script) -> Change | None:
+    """Step and ``zero_grad`` of each micro-batch are done at the end of a window of K.
+
+    The only divisor has the name of a window's length: another one would be too much.
+    """
+    step, zeroed, call = script.only("step"), script.only("zero_grad"), script.only(*_BACKWARDS)
+    if step is None or zeroed is None or call is None or not script.is_only:
+        return None
+    optimizer, length = _stepped(script, step), _named_window_length(script)
+    counter, node = _counter(script.lines.header(step.line, _COUNTED)), script.lines.call(zeroed)
+    if optimizer is None or length is None or counter is None or node is None:
+        return None
+    of_it = ast.unparse(node.func) == f"{optimizer}.zero_grad" and zeroed.line == step.line + 1
+    if not of_it or not script.lines.is_block(call.line, zeroed.line):
+        return None
+    if any(c.via or c.role not in _OF_A_PLAIN_STEP for c in script.located):
+        return None  # clipping and the schedule belong into the condition, too
+    lines = script.lines.between(step.line, zeroed.line)
+    indent = lines[0][: indent_of(lines[0])]
+    condition = f"{indent}if ({counter} + 1) % {length} == 0:"
+    return Change(step.line, lines, [condition, *(f"    {line}" for line in lines)])
+
+
+def _counter(header: re.Match[str] | None) -> str | None:
+    """``i`` in ``for i, batch in enumerate(batches):``, which counts from 0."""
+    try:
+        loop = ast.parse(f"{header.group(1)} pass").body[0] if header else None
+    except SyntaxError:
+        return None
+    if not isinstance(loop, ast.For) or not isinstance(loop.iter, ast.Call):
+        return None
+    from_zero = len(loop.iter.args) == 1 and not loop.iter.keywords
+    target = loop.target.elts[0] if isinstance(loop.target, ast.Tuple) else None
+    return target.id if isinstance(target, ast.Name) and from_zero else None
+
+
+def _named_window_length(script: Script) -> str | None:
+    """The name of K, if it is the only divisor in known lines."""
+    divisors = {
+        ast.unparse(each)
+        for number in script.lines.text
+        if (statement := script.lines.statement(number)) is not None
+        for each in _divisors(statement)
+    }
+    name = divisors.pop() if len(divisors) == 1 else ""
+    return name if _WINDOW_LENGTH.fullmatch(name) else None
 
 
 @dataclass(frozen=True)
@@ -458,5 +495,6 @@ _CHANGES: dict[str, Pattern] = {
     after_step.FIX_VALUES: _BEFORE_STEP,
     zeroed_before_step.FIX: Pattern(_zeroed_after_and_not_before, ("zero_grad", "step"), False),
     zeroed_every_microbatch.FIX: Pattern(_zeroed_with_step, ("zero_grad", "step"), False),
+    step_every_microbatch.FIX: Pattern(_stepped_once_per_window, ("step", "zero_grad"), False),
     scheduled_every_microbatch.FIX: Pattern(_scheduled_with_step, ("schedule", "step"), False),
 }

@@ -75,6 +75,19 @@ class Lines:
                 return pattern.match(line)
         return None
 
+    def has_neighbour(self, number: int) -> bool:
+        """Whether the code before or after a line is in its block, which is not left empty."""
+        indent = indent_of(self.text[number])
+        for way in (-1, 1):
+            near = number + way
+            while near in self.text and not code_of(self.text[near]):
+                near += way
+            line = self.text.get(near, "")
+            inner = indent_of(line)
+            if line and (inner == indent or (way < 0 and inner > indent)):
+                return True
+        return False
+
 
 def known_lines(located: Iterable[CodeLocation], file: str) -> Lines:
     """All lines of a file that are recorded with some call."""
