@@ -115,6 +115,11 @@ PLAIN = {
     "ranks/tied_stages": (_DRIFT, "ddp.tied_stages.FIX"),
     "ranks/tied_weights_added_up_twice": (_WORLD, "reduction.world_size.FIX_ONCE"),
     "ranks/times_world_size": (_WORLD, "reduction.fixes.ONE_WORLD_SIZE_LESS[ranks]"),
+    "ranks/fsdp2_times_ranks_not_divided": (
+        _MISSING,
+        "reduction.fixes.UNDIVIDED_CONSTANT[ranks]",
+    ),
+    "ranks/times_ranks_not_divided": (_MISSING, "reduction.fixes.UNDIVIDED_CONSTANT[ranks]"),
     "ranks/two_of_two_not_divided": (_WORLD, "reduction.fixes.ONE_OF_BOTH_LESS[ranks]"),
     "ranks/two_of_two_over_all_tokens": (_WORLD, "reduction.fixes.ONE_OF_BOTH_MORE[ranks]"),
     "ranks/two_of_two_over_k": (_WORLD, "reduction.fixes.ONE_OF_BOTH_MORE[ranks]"),

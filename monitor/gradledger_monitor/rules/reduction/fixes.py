@@ -188,6 +188,15 @@ loss.backward()                            # not loss * world_size
 (loss / K).backward()                      # K micro-batches for each step""",
 }
 
+# Of a mean that is not divided by K, if a constant in front of it equals the number of ranks.
+UNDIVIDED_CONSTANT: dict[Loop, str] = {
+    "ranks": """\
+# if the constant in front of the loss is the number of ranks, for each micro-batch:
+(loss / K).backward()                      # not loss * world_size: the ranks are averaged
+# if it is an intended weight:
+(loss * weight / K).backward()             # K micro-batches for each step""",
+}
+
 # The same of a mean whose micro-batches have equal counts.
 TERM_DIVIDED: dict[Loop, str] = {
     "plain": """\

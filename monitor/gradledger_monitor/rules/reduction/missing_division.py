@@ -29,6 +29,8 @@ from gradledger_monitor.rules.reduction.common import (
 )
 from gradledger_monitor.rules.reduction.fixes import (
     MICRO_BATCH_MEAN,
+    UNDIVIDED_CONSTANT,
+    Loop,
     division_of_one,
     factor_fix,
 )
@@ -189,12 +191,18 @@ def _of_all(window: Window) -> Outcome:
         f"{known_from(window)}{effect}.",
         division_of_one(window.facts, objective, FIX_OF_ONE)
         if beside
-        else factor_fix(MICRO_BATCH_MEAN, window.facts, objective),
+        else factor_fix(_fixes(window), window.facts, objective),
         balance=round(objective.ledger.balance, 6),
         micro_batches=k,
         factor=k,
         misallocation=round(objective.ledger.misallocation, 6),
     )
+
+
+def _fixes(window: Window) -> dict[Loop, str]:
+    """Those that leave out a constant, too, if it may undo the average over the ranks."""
+    of_ranks = window.balance.constant == window.facts.run.world_size > 1
+    return UNDIVIDED_CONSTANT if of_ranks and window.facts.averaged else MICRO_BATCH_MEAN
 
 
 def _usual_count(window: Window) -> int:
