@@ -138,6 +138,25 @@ def test_a_short_window_still_divided_by_k_is_named_where_it_is(
     assert accused(judged(steps(windows, averaged(len)))) == {}
 
 
+@pytest.mark.parametrize(
+    ("full", "short", "left_out"),
+    [(4, 4, 2), (4, 2, None), (4, None, None), (8, 4, None), (None, 4, None)],
+)
+def test_a_partial_window_whose_batches_had_no_backward_names_them(
+    full: int | None, short: int | None, left_out: int | None
+) -> None:
+    # the last case of two batches each: a tail of 2 micro-batches draws 4 of them
+    windows = [
+        facts(record([term(8, 1 / 32)] * 4, 1, batches=full)),
+        facts(record([term(8, 1 / 32)] * 2, 2, batches=short)),
+    ]
+    (finding,) = (f for f in judged(windows).findings if f.inhibited_by is None)
+    assert finding.rule == "reduction.partial_window"
+    assert finding.evidence.get("batches_left_out") == left_out
+    assert ("no backward followed 2 of them" in finding.summary) == (left_out is not None)
+    assert ("done += 1" in finding.fix) == (left_out is not None)
+
+
 @quick
 @given(st.integers(2, 64), st.lists(counts, min_size=2, max_size=6))
 def test_steps_on_single_micro_batches_that_are_divided_all_the_same(

@@ -27,7 +27,7 @@ from gradledger_monitor.model.findings import Lifecycle, Severity, Status
 from gradledger_monitor.rules.balance.patterns import Pattern
 from gradledger_monitor.rules.state import plain
 
-FORMAT = 17
+FORMAT = 18
 _CHECKSUM = 16  # bytes
 
 
@@ -122,6 +122,7 @@ class WindowState(Struct, frozen=True, forbid_unknown_fields=True, array_like=Tr
     coefficient: float | None
     first: int
     resumed: str
+    batches: int | None
 
 
 class OptimizerState(Struct, frozen=True, forbid_unknown_fields=True):

@@ -153,6 +153,10 @@ PLAIN = {
         "reduction.partial_window",
         "reduction.fixes.WINDOW_LENGTH[plain]",
     ),
+    "reduction/skipped_backwards": (
+        "reduction.partial_window",
+        "reduction.partial_window.FIX_LEFT_OUT",
+    ),
     "reduction/smoothed_padding": (
         "reduction.wrong_denominator",
         "reduction.wrong_denominator.FIX_OF_SMOOTHING",

@@ -54,7 +54,7 @@ class DrawnBatches:
     def take(self, window: OptimizerWindow) -> dict[str, Any]:
         """What a step records of the batches drawn since the optimizer's last step.
 
-        Their number and the samples in each, if one loader yielded them, and none of them may be
+        Their number, if one loader yielded them, and the samples in each, if none of them may be
         short. If several did, the batches of each. An iterator that began since then and is gone
         has yielded one, as in ``next(iter(loader))``.
         """
@@ -73,7 +73,7 @@ class DrawnBatches:
         counts, drawn, total = sources[0]
         short = counts.short_batch  # an iterator that repeats the data yields one in each epoch
         whole = short is None or total // short == (total - drawn) // short
-        return {"batches": drawn, "batch_size": counts.batch_size} if whole else {}
+        return {"batches": drawn, **({"batch_size": counts.batch_size} if whole else {})}
 
     def _of_iterators_gone(self, window: OptimizerWindow) -> Counter[int]:
         before = self._begun_before.get(window, 0)

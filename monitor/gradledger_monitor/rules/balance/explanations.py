@@ -201,13 +201,17 @@ def _partial(
 ) -> Diagnosis | None:
     """B = k/K, where the last fair window held K micro-batches, and more than one."""
     k = facts.micro_batches_of(objective)
-    full = next((c.micro_batches for c in reversed(past) if c.pattern in FAIR), None)
+    fair = next((c for c in reversed(past) if c.pattern in FAIR), None)
+    full = None if fair is None else fair.micro_batches
     # a fair window of one micro-batch shows no K: its mean is right whatever K is
     if full is None or full in (1, k) or not Near(balance, facts.tolerance)(k / full):
         return None
     if not _Explains(facts, past)(lambda micro_batches: micro_batches / full):
         return None
-    return Diagnosis("partial", objective=objective, ratio=k / full)
+    left_out = 0
+    if fair is not None and fair.batches == full and facts.record.batches is not None:
+        left_out = max(0, facts.record.batches - len(facts.record.micro_batches))
+    return Diagnosis("partial", objective=objective, ratio=k / full, left_out=left_out)
 
 
 def _by_idle(facts: StepFacts, objective: Objective) -> Diagnosis | None:

@@ -73,6 +73,7 @@ class Diagnosis:
     ratio: float = 1.0
     constant: float = 1.0  # what the loss is multiplied by on purpose; B is the ratio times it
     evidence: str = ""  # what shows the constant, as a sentence; empty if it is 1
+    left_out: int = 0  # batches of the window that no backward followed
 
     def __init__(
         self,
@@ -82,9 +83,11 @@ class Diagnosis:
         ratio: float = 1.0,
         constant: float = 1.0,
         evidence: str = "",
+        left_out: int = 0,
     ) -> None:
         self.pattern, self.reason, self.objective = pattern, reason, objective
         self.ratio, self.constant, self.evidence = ratio, constant, evidence
+        self.left_out = left_out
 
 
 class Counts(NamedTuple):
@@ -121,6 +124,7 @@ class Closed(NamedTuple):
     coefficient: float | None = None  # of the main loss, if it is that of all micro-batches
     first: int = 0  # as ``number``, of its first micro-batch
     resumed: str = ""  # what the loop continues from here
+    batches: int | None = None  # that the only training DataLoader yielded since the last step
 
     @classmethod
     def of(cls, facts: StepFacts, diagnosis: Diagnosis) -> Closed:
@@ -148,6 +152,7 @@ class Closed(NamedTuple):
             None if facts.objective is None else facts.objective.coefficient,
             micro_batches[0].number if micro_batches else 0,
             _resumed(facts),
+            facts.record.batches,
         )
 
 

@@ -34,6 +34,19 @@ if (i + 1) % K == 0:
     optimizer.step()
     optimizer.zero_grad()"""
 
+FIX_LEFT_OUT = """\
+# before the loop:
+done = 0
+# for each micro-batch:
+if torch.isfinite(loss):
+    loss.backward()                        # not (loss / K).backward()
+    done += 1                              # counts those that have a backward
+# before the step:
+for p in model.parameters():
+    if p.grad is not None:
+        p.grad.div_(done)
+done = 0"""
+
 
 class PartialWindow(Rule):
     """A shorter or longer window is divided by the usual K.
@@ -48,11 +61,13 @@ class PartialWindow(Rule):
 
     The number of micro-batches per epoch is rarely a multiple of K. The last step of the epoch
     then applies a gradient that is k/K of the right size. A loop that steps at ``i % K == 0``
-    does so in its first step, after one micro-batch.
+    does so in its first step, after one micro-batch. A guard that skips the backward of a batch,
+    such as one whose loss is not finite, leaves fewer micro-batches in its window.
 
     **What to do**
 
-    Divide by the number of micro-batches in the window, or by its tokens.
+    Divide by the number of micro-batches in the window, or by its tokens. If a guard leaves out
+    batches, count those that have a backward.
 
     **When it is silent**
 
@@ -85,14 +100,27 @@ class PartialWindow(Rule):
             "warning",
             f"A window of {counted(k, 'micro-batch')} is divided by {full}",
             f"{usual}. This one holds {k}, and its balance is {significant(balance(window))} = "
-            f"{k}/{full}{of_declared(window) or of_constant(window)}. "
+            f"{k}/{full}{of_declared(window) or of_constant(window)}. {_left_out(window)}"
             f"{intermittent_factor_effect(ratio, window.facts)}.",
             _fix(window, k > full),
             balance=round(balance(window), 6),
             micro_batches=k,
             usual_micro_batches=full,
             factor=round(ratio, 6),
+            batches_left_out=window.balance.left_out or None,
         )
+
+
+def _left_out(window: Window) -> str:
+    """Why it is shorter, if the DataLoader shows it."""
+    left_out = window.balance.left_out
+    if not left_out:
+        return ""
+    return (
+        f"The DataLoader yielded {counted(window.facts.record.batches or 0, 'batch')} "
+        f"for it, and no backward followed {left_out} of them: the loop skips the backward, as a "
+        "guard against a loss that is not finite does. "
+    )
 
 
 def _before(window: Window) -> Outcome:
@@ -115,5 +143,7 @@ def _before(window: Window) -> Outcome:
 
 def _fix(window: Window, longer: bool) -> str:
     facts, objective = window.facts, window.balance.objective
+    if window.balance.left_out:
+        return factor_fix({"plain": FIX_LEFT_OUT}, facts, objective)
     fixes = {**WINDOW_LENGTH, "plain": FIX_LONGER} if longer else WINDOW_LENGTH
     return factor_fix(fixes, facts, objective)
