@@ -107,7 +107,7 @@ class PartialWindow(Rule):
             micro_batches=k,
             usual_micro_batches=full,
             factor=round(ratio, 6),
-            batches_left_out=window.balance.left_out or None,
+            **({"batches_left_out": window.balance.left_out} if window.balance.left_out else {}),
         )
 
 
