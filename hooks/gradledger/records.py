@@ -248,10 +248,10 @@ class Layers:
     update: list[float | None] = field(default_factory=list)  # RMS, from at most 64 coordinates
     # layers (from 0) without a gradient now, of an earlier one of which the optimizer has state
     earlier: list[int] = field(default_factory=list)
-    # steps of this process at which ``untrained`` was followed, this one included
-    observed: int = 0
+    observed: int = 0  # steps of this process at which ``untrained`` was followed, with this one
     # layers (from 0) that had no gradient, or one of exactly 0, at each of them
     untrained: list[int] = field(default_factory=list)
+    frozen_zeros: list[str] = field(default_factory=list)  # frozen matrices of 0 beside those
     # factor of the weight decay of each layer, if there is any and the optimizer is PyTorch's own:
     # of the parameter, as it is added to the gradient
     decay: list[float] = field(default_factory=list)

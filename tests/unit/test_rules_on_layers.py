@@ -97,6 +97,27 @@ def test_the_weights_may_belong_to_another_optimizer() -> None:
     assert finding is not None and finding.severity == "info"
 
 
+ADAPTER: dict[str, float | None] = {"a.lora_A": 0.0, "head": 1.0}
+
+
+def test_a_layer_beside_a_frozen_matrix_of_zeros_never_gets_a_gradient() -> None:
+    finding = dead(measured(ADAPTER, ("a.lora_A",), frozen_zeros=["a.lora_B"]))
+    assert finding is not None and finding.severity == "warning"
+    assert finding.title == "1 layer beside a frozen matrix of zeros has no gradient"
+    assert finding.summary == (
+        "The gradient of a.lora_A was exactly 0 at each of the 30 sampled steps. Beside it, "
+        "a.lora_B is frozen (requires_grad is False), and all sampled values of it are 0: a "
+        "factor of 0 that is not trained leaves what it multiplies without a gradient."
+    )
+    assert finding.evidence["frozen_zeros"] == ["a.lora_B"]
+
+
+def test_a_layer_that_no_gradient_reaches_has_another_cause_than_a_factor_of_0() -> None:
+    layers = {**ADAPTER, "a.lora_A": None}
+    finding = dead(measured(layers, ("a.lora_A",), frozen_zeros=["a.lora_B"]))
+    assert finding is not None and finding.severity == "info"
+
+
 NOTHING = measured({"a": 0.0, "b": 0.0}, ("a", "b"))
 
 

@@ -152,6 +152,45 @@ def test_parameters_that_never_had_a_gradient_are_followed_at_every_step() -> No
     assert layers.gradient == [1.0, None, None, 0.0]
 
 
+class Adapter(nn.Module):
+    """A frozen layer, and a product of two matrices beside it, of which the second starts at 0."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.base = nn.Linear(4, 4)
+        self.lora_A = nn.ModuleDict({"default": nn.Linear(4, 2, bias=False)})  # as PEFT has them
+        self.lora_B = nn.ModuleDict({"default": nn.Linear(2, 4, bias=False)})
+        for parameter in self.lora_B.parameters():
+            nn.init.zeros_(parameter)
+        self.base.requires_grad_(False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        output: torch.Tensor = self.base(x) + self.lora_B["default"](self.lora_A["default"](x))
+        return output
+
+
+@searched
+@pytest.mark.parametrize(
+    ("frozen", "zeros"),
+    [
+        ("lora_B", ["0.lora_B.default.weight"]),
+        ("lora_A", []),  # that is how LoRA-FA works: the other one has a gradient
+        ("nothing", []),
+    ],
+)
+def test_frozen_matrices_of_zeros_beside_layers_without_a_gradient_are_named(
+    frozen: str, zeros: list[str]
+) -> None:
+    model = nn.Sequential(Adapter(), nn.ReLU(), nn.Linear(4, 1))
+    for name, parameter in model.named_parameters():
+        if frozen in name:
+            parameter.requires_grad_(False)
+    optimizer = torch.optim.SGD((p for p in model.parameters() if p.requires_grad), lr=0.1)
+    layers = [step.layers for step in train(model, optimizer, 10) if step.layers is not None]
+    assert layers[-1].observed == 10
+    assert [each.frozen_zeros for each in layers] == [[]] * (len(layers) - 1) + [zeros]
+
+
 @searched
 def test_parameters_with_state_of_a_checkpoint_had_a_gradient() -> None:
     model = Model()

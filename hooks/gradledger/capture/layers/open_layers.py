@@ -15,6 +15,7 @@ from typing import Any
 
 from gradledger.capture import gradient_probe
 from gradledger.capture.async_copy import Deferred
+from gradledger.capture.layers.frozen_zeros import OpenFrozenZeros
 from gradledger.capture.layers.modes import Modes
 from gradledger.records import Layers
 
@@ -54,6 +55,7 @@ class OpenLayers:
     single: bool = False  # they are in float32
     untrained: Callable[[], set[int]] = set  # parameters that never had a gradient but 0
     observed: int = 0  # steps that this is known of
+    frozen_zeros: OpenFrozenZeros | None = None  # beside those
     decay: list[float] = field(default_factory=list)  # of each; empty: none, or not known
     decoupled: bool = False
     modes: Modes | None = None  # of the last backward
@@ -62,6 +64,8 @@ class OpenLayers:
         """The values that are read later."""
         values = [self.parameters, *(norms for _, norms in self.gradients)]
         sampled = (self.before, self.after, self.slopes)
+        if self.frozen_zeros is not None:
+            values.append(self.frozen_zeros.values)
         return values + [each for each in sampled if each is not None]
 
     def resolve(self, grad_scale: float | None) -> Layers:
@@ -78,6 +82,8 @@ class OpenLayers:
         layers.single = self.single and layers.rounded > 0
         if self.modes is not None:
             layers.training, layers.evaluating = self.modes
+        if self.frozen_zeros is not None:
+            layers.frozen_zeros = self.frozen_zeros.resolve()
         weights = self.parameters.values()
         earlier, untrained = set(self.earlier), self.untrained()
         for layer, members in enumerate(_grouped(self.names)):

@@ -68,6 +68,10 @@ class Untrained:
 
         return read
 
+    def keys(self) -> set[int]:
+        """The parameters that are followed, by ``id``, as far as their norms have been read."""
+        return {key for key, reference in self._followed.items() if reference() is not None}
+
     def _drop_trained(self) -> None:
         """Take in the norms of earlier steps that can be read without waiting."""
         if len(self._unread) > MOST_UNREAD:

@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 from gradledger.capture.async_copy import Deferred
 from gradledger.capture.isolation import is_plain, local_part, number_at_once
 from gradledger.capture.layers import open_layers
+from gradledger.capture.layers.frozen_zeros import FIRST_OBSERVED, frozen_beside
 from gradledger.capture.layers.modes import ModedModules, Modes
 from gradledger.capture.layers.open_layers import OpenLayers
 from gradledger.capture.layers.parameter_names import add_model_of, names_of
@@ -200,6 +201,7 @@ def _measure(
         untrained.start(parameters, state)
     if norms is not None:
         untrained.add([id(parameters[index]) for index in present], norms)
+    dead = untrained.keys() if untrained.observed >= FIRST_OBSERVED else set()
     return OpenLayers(
         names=[course.names[id(p)] for p in parameters],
         sizes=[local_part(p).numel() / holders(p) for p in parameters],
@@ -214,6 +216,7 @@ def _measure(
         rounded=rounded,
         single=single,
         untrained=untrained.among(parameters),
+        frozen_zeros=frozen_beside(dead) if dead else None,
         observed=untrained.observed,
         decay=[] if decay is None else [decay.factors.get(id(p), 0.0) for p in parameters],
         decoupled=decay is not None and decay.decoupled,

@@ -22,6 +22,12 @@ for name, p in model.named_parameters():
         print(name, p.grad is None)
 # a layer that should not be trained: layer.requires_grad_(False), before the optimizer"""
 
+FIX_FROZEN = """\
+# train both matrices of an adapter, and create the optimizer after that:
+for name, p in model.named_parameters():
+    p.requires_grad_("lora_" in name)      # what its matrices are called
+optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=lr)"""
+
 
 class DeadLayer(Rule):
     """Parameters that the optimizer holds never get a gradient other than 0.
@@ -39,7 +45,9 @@ class DeadLayer(Rule):
     gradient of 0: they are used, and the loss does not change with them.
 
     It is a warning if only biases have a gradient and all other layers have one of exactly 0: the
-    output of the model is then the same for every input. Otherwise it is information: a pooling
+    output of the model is then the same for every input. So it is if a frozen matrix of zeros is
+    beside a layer whose gradient is exactly 0: of an adapter, the matrix that starts at 0 is not
+    trained, and the other one never gets a gradient. Otherwise it is information: a pooling
     layer whose output is not used, or a backbone that runs under ``no_grad()``, may be intended. So
     may a loss that is 0 for a time: rewards that do not come yet, a weight that increases later,
     margins that all samples satisfy.
@@ -85,6 +93,10 @@ class DeadLayer(Rule):
         alive = [layer for layer in layers if layer.gradient]
         if not dead:
             return OK
+        frozen = list(dict.fromkeys(n for of_rank in ranks.values() for n in of_rank.frozen_zeros))
+        multiplied = [layer for layer in dead if layer.gradient == 0]
+        if frozen and multiplied and not has_no_target(facts):
+            return _beside_frozen(multiplied, frozen, observed)
         only_optimizer = len(facts.run.optimizers) == 1
         if not alive:
             zero = facts.norm == 0 and all(layer.gradient == 0 for layer in layers)
@@ -112,6 +124,26 @@ def _constant(alive: Sequence[Layer], dead: Sequence[Layer], observed: int) -> O
         FIX,
         **_evidence(dead, observed),
     )
+
+
+def _beside_frozen(dead: Sequence[Layer], frozen: Sequence[str], observed: int) -> Outcome:
+    one = len(frozen) == 1
+    return finding(
+        "warning",
+        f"{counted(len(dead), 'layer')} beside a frozen matrix of zeros {_have(dead)} no gradient",
+        f"The gradient of {_names(dead)} was exactly 0 at each of the "
+        f"{counted(observed, 'sampled step')}. Beside {'it' if len(dead) == 1 else 'them'}, "
+        f"{names_of(frozen)} {'is' if one else 'are'} frozen (requires_grad is False), and all "
+        f"sampled values of {'it' if one else 'them'} are 0: a factor of 0 that is not trained "
+        "leaves what it multiplies without a gradient.",
+        FIX_FROZEN,
+        frozen_zeros=list(frozen)[:MOST_LISTED],
+        **_evidence(dead, observed),
+    )
+
+
+def _have(layers: Sequence[Layer]) -> str:
+    return "has" if len(layers) == 1 else "have"
 
 
 def _nothing(dead: Sequence[Layer], observed: int) -> Outcome:
