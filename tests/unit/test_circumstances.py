@@ -71,6 +71,19 @@ def test_a_micro_batch_far_above_the_others_is_named_with_its_rank() -> None:
     assert "a loss of NaN over" in sentence(*CALM, step(7, 1.0, math.nan))
 
 
+def test_a_window_whose_micro_batches_all_have_a_large_loss_is_named() -> None:
+    pairs = [step(number, 0.5, 0.5) for number in range(1, 7)]
+    together = changed(*pairs, step(7, 30.0, 31.0))
+    assert sentence_of(together) == (
+        "At step 7, the loss of the window is 61, where those before had 1, and none of its 2 "
+        "micro-batches stands out from the others."
+    )
+    assert report_of(together) == sentence_of(together)
+    assert sentence(*pairs, step(7, 4.0, 4.0)) == ""
+    assert sentence(*pairs[:3], step(4, 30.0, 31.0)) == ""  # few to compare with
+    assert "micro-batch 2 of 2" in sentence(*pairs, step(7, 0.5, 60.0))  # it explains the rest
+
+
 def test_a_batch_of_a_loss_that_diverges_does_not_stand_out() -> None:
     """Its loss is far above that of each batch before, and so was theirs."""
     growing = [step(7, 1e3), step(8, 1e7), step(9, 1e16), step(10, 1e34)]

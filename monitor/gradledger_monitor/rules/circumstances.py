@@ -66,6 +66,8 @@ def changed_at(window: Window, within: int = BEFORE) -> dict[str, Any]:
     outlier = outliers.outlier_of(window.facts, window.past)
     if outlier is not None:
         changed["micro_batch"] = outlier
+    elif (apart := outliers.window_of(window.facts, window.past)) is not None:
+        changed["window"] = apart
     changed["compared"] = list(_compared(window))
     return changed
 
@@ -83,6 +85,7 @@ def sentence_of(changed: Mapping[str, Any]) -> str:
     step, resumed = changed.get("resumed", (0, ""))
     parts += [resumed] if step == changed["step"] else []
     parts += [outliers.sentence(changed["micro_batch"])] if "micro_batch" in changed else []
+    parts += [outliers.sentence_of_window(changed["window"])] if "window" in changed else []
     sentences = [f"At step {changed['step']:,}, {'; '.join(parts)}."] if parts else []
     if resumed and step != changed["step"]:
         sentences.append(f"At step {step:,}, {resumed}.")

@@ -62,6 +62,29 @@ def outlier_of(facts: StepFacts, past: Sequence[Closed]) -> dict[str, Any] | Non
     return _evidence(facts, heaviest, middle, share, "others")
 
 
+def window_of(facts: StepFacts, past: Sequence[Closed]) -> dict[str, Any] | None:
+    """A window whose micro-batches are alike, and far above all of the windows before."""
+    losses = [each.loss for each in _micro_batches(facts)]
+    reported = facts.loss_reported
+    if len(losses) < 2 or None in losses or reported is None:
+        return None
+    usual = _usual_before(abs(reported), past)
+    if usual is None:
+        return None
+    loss = reported if math.isfinite(reported) else str(reported)
+    return {"micro_batches": len(losses), "loss": loss, "usual": usual}
+
+
+def sentence_of_window(window: Mapping[str, Any]) -> str:
+    """Its loss, and that no micro-batch alone explains it."""
+    loss = window["loss"]
+    return (
+        f"the loss of the window is {_NOT_FINITE.get(loss) or significant(loss)}, where those "
+        f"before had {significant(window['usual'])}, and none of its "
+        f"{window['micro_batches']:,} micro-batches stands out from the others"
+    )
+
+
 def sentence(outlier: Mapping[str, Any]) -> str:
     """Where it is, its loss, its tokens, and its share of the gradient."""
     rank = "" if outlier["rank"] is None else f" of rank {outlier['rank']}"
@@ -108,14 +131,19 @@ def _shares(micro_batches: Sequence[_MicroBatch]) -> dict[tuple[int, int], float
 def _against_windows_before(
     facts: StepFacts, only: _MicroBatch, past: Sequence[Closed]
 ) -> dict[str, Any] | None:
+    usual = _usual_before(only.size, past)
+    return None if usual is None else _evidence(facts, only, usual, None, "before")
+
+
+def _usual_before(size: float, past: Sequence[Closed]) -> float | None:
+    """The usual loss of the windows before, if one of this size is far above all of them."""
     before = [c.loss for c in past if c.loss is not None and math.isfinite(c.loss)]
     latest = [abs(loss) for loss in before[-BEFORE:]]
-    if len(latest) < BEFORE or only.size <= TIMES_BEFORE * max(latest):
+    if len(latest) < BEFORE or size <= TIMES_BEFORE * max(latest):
         return None
     usual = median(before)
-    if max(latest) > TIMES_BEFORE * abs(usual):
-        return None  # the loss had left its range before this batch, as it does when it diverges
-    return _evidence(facts, only, usual, None, "before")
+    # else the loss had left its range before this window, as it does when it diverges
+    return usual if max(latest) <= TIMES_BEFORE * abs(usual) else None
 
 
 def _evidence(
