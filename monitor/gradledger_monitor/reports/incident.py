@@ -98,12 +98,16 @@ class Incident:
     def changed(self) -> str:
         """What changed where the trouble began; "" if no finding is about a symptom.
 
-        The first bad step comes first, then the symptom that began first.
+        The first bad step comes first, then the symptom that began first. If nothing changed at the
+        first bad step, a symptom that led to it may show more: a spike before the loss was NaN.
         """
         onset = [] if self.onset is None else [self.onset]
-        symptoms = sorted(self.evaluation.findings, key=lambda finding: finding.first_step)
-        changes = (f.evidence.get("changed") for f in [*onset, *symptoms] if f.severity != "info")
-        return circumstances.report_of(next(filter(None, changes), {}))
+        by_step = sorted(self.evaluation.findings, key=lambda finding: finding.first_step)
+        symptoms = [f for f in by_step if f.severity != "info" and f.evidence.get("changed")]
+        changes = [f.evidence["changed"] for f in onset if f.evidence.get("changed")]
+        changes += [f.evidence["changed"] for f in symptoms if not changes or _led_to(f, onset[0])]
+        stated = filter(circumstances.sentence_of, changes)
+        return circumstances.report_of(next(stated, changes[0] if changes else {}))
 
     @property
     def restart(self) -> str:
@@ -117,6 +121,12 @@ class Incident:
             return "No checkpoint was reported. Report them with ledger.checkpoint(path)."
         first = self.checkpoints[0].step
         return f"No checkpoint is good: the first one was saved after step {first}."
+
+
+def _led_to(symptom: Finding, onset: Finding) -> bool:
+    """Whether a symptom began before the first bad step, and went on up to it."""
+    until = symptom.last_step + circumstances.BEFORE
+    return symptom.first_step < onset.first_step <= until
 
 
 def build_incident(store: Store, run: str, now: float | None = None) -> Incident:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,20 @@ def test_every_format_begins_with_what_changed(tmp_path: Path) -> None:
 def test_it_is_that_of_the_symptom(name: str, changed: str, tmp_path: Path) -> None:
     report = incident_of(name, tmp_path).changed
     assert report.startswith(changed) and bool(report) == bool(changed)
+
+
+@pytest.mark.parametrize(
+    ("steps_later", "changed"), [(1, CORRUPTED), (10, "Nothing that is recorded changed")]
+)
+def test_a_symptom_that_led_to_the_first_bad_step_may_show_more_than_that(
+    steps_later: int, changed: str, tmp_path: Path
+) -> None:
+    incident = incident_of("norm/corrupted_batch", tmp_path)
+    (spike,) = incident.evaluation.findings
+    first = spike.last_step + steps_later
+    evidence = {"changed": {"step": first, "compared": ["learning rate"]}}
+    onset = replace(spike, rule="loss.nonfinite", first_step=first, evidence=evidence)
+    assert replace(incident, onset=onset).changed.startswith(changed)
 
 
 def test_a_diff_of_the_users_lines_is_headed_so_and_all_else_as_generic() -> None:
