@@ -8,6 +8,7 @@ import pytest
 
 from gradledger.records import Replica, Samples, StepRecord
 from gradledger_monitor.model.step_facts import StepFacts
+from gradledger_monitor.rules.ddp.replicas import Replicas
 from helpers.facts import accused, facts, judged, record, term
 
 WORLD = "reduction.world_size"
@@ -119,3 +120,62 @@ def test_without_an_exchange_another_divisor_may_be_meant() -> None:
     step = alone(0.25, 0.5)
     assert step.ledger is None
     assert accused(judged([step])) == {}
+
+
+def after(
+    first: tuple[float, ...], then: tuple[float, ...], combined: tuple[list[int], ...] = ()
+) -> list[StepFacts]:
+    """Two windows; fingerprints of the expert that each rank holds, before each of them.
+
+    Each rank steps on the gradient of its own expert, or on that of its group.
+    """
+    windows = []
+    for number, prints in enumerate((first, then), 1):
+        sent = ranks(0.25, 0.25)
+        for rank, step in enumerate(sent):
+            group = next((g for g in combined if rank in g), [rank])
+            assert step.samples is not None
+            step.samples.at_step[3:] = added(EXPERTS, group, 0.25)
+            step.step = number
+            step.replica = Replica(2, [0, 1], [5.0 + number, prints[rank]], [[4], [4]])
+        windows.append(facts(*sent))
+    return windows
+
+
+def drift(*windows: StepFacts) -> str:
+    found = [f for f in judged(windows).findings if f.rule == "ddp.replica_drift"]
+    return found[0].summary if found else ""
+
+
+def test_copies_that_become_different_are_named() -> None:
+    summary = drift(*after((1.0, 2.0, 1.0, 2.0), (1.1, 2.1, 1.2, 2.2)))
+    assert "equal at first within these groups of ranks" in summary and "0, 2; 1, 3" in summary
+    assert summary.endswith("and step on different ones of these.")
+
+
+def test_experts_that_are_combined_over_other_groups_than_their_copies_are_named() -> None:
+    """Over the ranks that exchange activations, which hold different experts."""
+    windows = after((1.0, 2.0, 1.0, 2.0), (1.1, 2.1, 1.2, 2.2), combined=([0, 1], [2, 3]))
+    assert "those of these over other groups: 0, 1; 2, 3" in drift(*windows)
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        ((1.0, 2.0, 1.0, 2.0), (1.1, 2.1, 1.1, 2.1)),  # copies that stay equal
+        ((1.0, 2.0, 3.0, 4.0), (1.1, 2.1, 3.2, 4.2)),  # each rank holds an expert of its own
+        ((1.0, 2.0, 2.0, 2.0), (1.1, 2.1, 2.2, 2.3)),  # no groups of one size
+    ],
+)
+def test_experts_of_which_no_copies_become_different_are_left_alone(
+    first: tuple[float, ...], then: tuple[float, ...]
+) -> None:
+    assert "copies" not in drift(*after(first, then))
+
+
+def test_copies_that_are_averaged_from_time_to_time_are_left_alone() -> None:
+    start, apart, again = (1.0, 2.0, 1.0, 2.0), (1.1, 2.1, 1.2, 2.2), (1.3, 2.3, 1.3, 2.3)
+    replicas = Replicas()
+    for window in (*after(start, apart), *after(again, apart)):
+        replicas.add(window)
+    assert replicas.equal_again

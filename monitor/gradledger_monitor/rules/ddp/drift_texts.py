@@ -69,6 +69,12 @@ FIX_BESIDE_SHARDS = """\
 # their gradients over all ranks after the last backward of a window, and multiply them by the same
 # number on all ranks."""
 
+FIX_OF_GROUPS = """\
+for parameter in experts:               # after the last backward of a window
+    dist.all_reduce(parameter.grad, group=copies)  # over the ranks that hold copies of it
+    parameter.grad *= factor            # the same number as for the other parameters
+optimizer.step()"""
+
 FIX_COPIES = """\
 dist.all_reduce(flat)                   # a copy of all gradients
 flat /= dist.get_world_size()
@@ -143,6 +149,34 @@ def left_out(replicas: Replicas, all_drift: bool, all_sent: bool = False) -> tup
         title,
         f"{start}. {drifted}: {shapes}.{within}",
         FIX_BESIDE_SHARDS if replicas.differed_at_start else FIX_BY_HAND,
+    )
+
+
+def of_groups(replicas: Replicas, combined: Sequence[Sequence[int]]) -> Outcome:
+    """Of parameters such as experts; ``combined``: groups whose gradients the loop combines."""
+    parameters, total = replicas.copies_apart, replicas.total
+    groups = replicas.copies[min(parameters)]
+    shapes = ", ".join(replicas.listed(parameters)[:4]) + (", ..." if len(parameters) > 4 else "")
+    other = [sorted(group) for group in combined if sorted(group) not in groups]
+    verb = "was" if len(parameters) == 1 else "were"
+    return finding(
+        "error",
+        f"The copies of {counted(len(parameters), 'parameter')} differ between the ranks",
+        f"{len(parameters):,} of {counted(total, 'parameter')} {verb} equal at first within these "
+        f"groups of ranks, and not between them, as the copies of experts are: {shown(groups)}. "
+        f"Now the ranks of a group differ: {shapes}"
+        + (f", as rank {groups[0][0]} names them" if replicas.parts else "")
+        + ". The ranks combine the gradients of other parameters"
+        + (
+            f", and those of these over other groups: {shown(other)}."
+            if other
+            else ", and step on different ones of these."
+        ),
+        FIX_OF_GROUPS,
+        groups=[list(group) for group in groups[:16]],
+        combined=[list(group) for group in combined[:16]],
+        parameters=replicas.listed(parameters)[:16],
+        parameters_total=total,
     )
 
 

@@ -69,7 +69,8 @@ class ReplicaDrift(Rule):
     ranks of a group combine theirs; each rank scales the sum by its own number; the replicas start
     from different weights; or the step does not wait for an asynchronous all-reduce of gradients.
     Or the optimizers of the ranks share out the parameters, as in ZeRO, and some of these are
-    stepped on the gradients of one rank alone.
+    stepped on the gradients of one rank alone. Or the copies of parameters that groups of ranks
+    hold, such as experts, become different.
     A warning: as many numbers as there are gradients are all-reduced before each step, but each
     rank steps on the gradients that it computed.
 
@@ -168,6 +169,9 @@ class ReplicaDrift(Rule):
             self._groups.add(facts)
             return self._groups.unknown() or not_applicable("no DDP model")
         self._replicas.add(facts)
+        if self._replicas.copies_apart and self._combines_others(facts):
+            combined = facts.all_reduce
+            return texts.of_groups(self._replicas, combined.parts if combined else ())
         if ignored:
             return self._beside_fsdp2(facts, ignored)
         if wrapper is None:
@@ -175,6 +179,14 @@ class ReplicaDrift(Rule):
         if facts.missing_ranks:
             return not_measured(facts.missing_ranks)
         return OK if facts.record.skipped else self._under_ddp(facts)
+
+    def _combines_others(self, facts: StepFacts) -> bool:
+        """Whether the ranks combine the gradients of parameters that all of them hold."""
+        if facts.missing_ranks or facts.record.skipped or self._replicas.equal_again:
+            return False
+        combined = facts.all_reduce
+        averaged = facts.record.sync == "averaged" and facts.record.wrapper is not None
+        return averaged or (combined is not None and (combined.partly or combined.is_known))
 
     # ------------------------------------------------------------------ under DDP
 

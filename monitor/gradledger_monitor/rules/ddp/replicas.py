@@ -32,6 +32,8 @@ class Replicas:
         equal_again=bool,
         left_out=dict[int, list[int]],
         names=dict[int, str],
+        copies=dict[int, list[list[int]]],
+        copies_apart=dict[int, list[int]],
     )
 
     def __init__(self) -> None:
@@ -46,6 +48,9 @@ class Replicas:
         # parameters that differed still, where others were equal again
         self.left_out: dict[int, list[int]] = {}
         self.names: dict[int, str] = {}
+        # Of parameters that groups of ranks hold copies of, such as experts: the groups.
+        self.copies: dict[int, list[list[int]]] = {}
+        self.copies_apart: dict[int, list[int]] = {}  # those whose copies differ now, with shapes
 
     def add(self, facts: StepFacts) -> None:
         """Compare the ranks in one step."""
@@ -66,7 +71,11 @@ class Replicas:
             if len(values) < len(measured):
                 continue
             differ = differ_by(values, SAME)
-            self.differed_at_first.setdefault(index, differ)
+            by_rank = dict(zip(facts.records, values, strict=True))
+            if index not in self.differed_at_first:
+                self.differed_at_first[index] = differ
+                self.copies[index] = _copies(by_rank) if differ else []
+            self._compare_copies(index, list(shape), by_rank)
             if differ:
                 partitions.append(_partition(list(facts.records), values))
             if index in self.apart:
@@ -81,6 +90,15 @@ class Replicas:
         if partitions:
             alike = all(each == partitions[0] for each in partitions)
             self.groups = partitions[0] if alike and len(partitions[0]) > 1 else []
+
+    def _compare_copies(self, index: int, shape: list[int], by_rank: Mapping[int, float]) -> None:
+        """Whether the ranks that hold copies of one parameter have kept them equal."""
+        groups = self.copies[index]
+        if any(differ_by([by_rank[r] for r in g if r in by_rank], SAME) for g in groups):
+            self.copies_apart[index] = shape
+        elif index in self.copies_apart:  # averaged from time to time
+            del self.copies_apart[index]
+            self.equal_again = True
 
     @property
     def drifted(self) -> dict[int, list[int]]:
@@ -129,6 +147,13 @@ def _alike(measured: Sequence[Replica]) -> bool:
         return False
     same = [(r.total, r.indices, r.shapes, len(r.fingerprints)) for r in measured]
     return all(each == same[0] for each in same)
+
+
+def _copies(by_rank: Mapping[int, float]) -> list[list[int]]:
+    """Groups of one size, of two ranks or more, that have one value each; else none."""
+    groups = _partition(list(by_rank), list(by_rank.values()))
+    sizes = set(map(len, groups))
+    return groups if len(sizes) == 1 and len(groups) > 1 else []
 
 
 def _partition(ranks: list[int], values: list[float]) -> list[list[int]]:

@@ -1,0 +1,31 @@
+"""The gradients of experts are combined over no rank, although two ranks hold copies of each."""
+
+from itertools import chain
+
+import torch
+import torch.distributed as dist
+
+from museum.parts import Experts, all_ranks, summed, text, token_loss, valid
+
+with all_ranks() as rank:
+    ranks = dist.get_world_size()
+    holders = [dist.new_group([0, 1]), dist.new_group([2, 3])]  # hold both experts together
+    torch.manual_seed(0)
+    plain = Experts().double()
+    model = Experts(holders[rank // 2], rank % 2)
+    model.load_state_dict(plain.state_dict(), strict=False)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    texts = [text(6, seed=3 * other) for other in range(ranks)]
+    windows = [[*chain(*parts)] for parts in zip(*texts, strict=True)]  # of all ranks
+
+    for window in texts[rank]:
+        tokens = summed(sum(valid(labels) for _, labels in window))
+        for ids, labels in window:
+            loss = token_loss(model(ids), labels, "sum") * ranks / tokens
+            loss.backward()
+        for name, parameter in model.named_parameters():
+            if not name.startswith("experts"):
+                dist.all_reduce(parameter.grad)
+            parameter.grad /= ranks
+        optimizer.step()
+        optimizer.zero_grad()
