@@ -252,6 +252,46 @@ def own_sum(whole: Tensor, group: Any) -> Tensor:
     return part
 
 
+class _Added(torch.autograd.Function):
+    """The sum over all ranks; each has the gradient of the whole."""
+
+    @staticmethod
+    def forward(ctx: Any, part: Tensor) -> Tensor:
+        total = part.clone()
+        dist.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        return gradients[0]
+
+
+class _Entered(torch.autograd.Function):
+    """The same tensor on all ranks, each of which has a part of its gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, whole: Tensor) -> Tensor:
+        return whole.view_as(whole)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        total = gradients[0].clone()
+        dist.all_reduce(total)
+        return total
+
+
+def added(part: Tensor) -> Tensor:
+    """The sum over all ranks, that of a layer of which each holds a part."""
+    total: Tensor = _Added.apply(part)  # type: ignore[no-untyped-call]
+    return total
+
+
+def entered(whole: Tensor) -> Tensor:
+    """What enters a layer of which each rank holds a part."""
+    same: Tensor = _Entered.apply(whole)  # type: ignore[no-untyped-call]
+    return same
+
+
 class Experts(nn.Module):
     """Two experts, for odd and for even tokens. Of a group of two ranks, each holds one."""
 

@@ -179,3 +179,42 @@ def test_copies_that_are_averaged_from_time_to_time_are_left_alone() -> None:
     for window in (*after(start, apart), *after(again, apart)):
         replicas.add(window)
     assert replicas.equal_again
+
+
+def in_parts(
+    prints: tuple[tuple[float, float], ...], losses: tuple[tuple[float, float], ...], **more: Any
+) -> str:
+    """By window, of two ranks: the fingerprint of a matrix that both hold, and the loss."""
+    windows = []
+    for number, (both, of_ranks) in enumerate(zip(prints, losses, strict=True), 1):
+        sent = []
+        for rank in range(2):
+            step = record([term(10, 1 / 10)], number, sync="none", **more)
+            shards = Replica(2, [0, 1], [both[rank], float(rank)], [[4, 4], [4, 2]])
+            step.replica, step.norm = shards, 1.0 + rank
+            first = step.micro_batches[0]
+            first.loss, first.fingerprint = of_ranks[rank], float(number)
+            sent.append(step)
+        windows.append(facts(*sent))
+    return drift(*windows)
+
+
+APART = ((5.0, 5.0), (5.1, 5.2), (5.2, 5.4))
+
+
+def test_copies_beside_the_parts_of_one_model_that_become_different_are_named() -> None:
+    summary = in_parts(APART, ((2.0, 2.0), (1.9, 1.901), (1.8, 1.802)))
+    assert "they compute one model in parts" in summary and "parameter 0 [4, 4]" in summary
+
+
+@pytest.mark.parametrize(
+    ("prints", "losses"),
+    [
+        (APART, ((2.0, 2.0), (1.9, 1.9), (1.8, 1.8))),  # a part that starts equal
+        (APART, ((2.0, 2.1), (1.9, 1.901), (1.8, 1.802))),  # models of their own
+        (((5.0, 5.0), (5.1, 5.1), (5.2, 5.2)), ((2.0, 2.0), (1.9, 1.901), (1.8, 1.802))),
+        (((0.0, 0.0), *APART[1:]), ((2.0, 2.0), (1.9, 1.901), (1.8, 1.802))),  # a head of zeros
+    ],
+)
+def test_other_ranks_of_one_batch_are_left_alone(prints: Any, losses: Any) -> None:
+    assert in_parts(prints, losses) == ""

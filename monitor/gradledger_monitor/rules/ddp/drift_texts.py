@@ -75,6 +75,18 @@ for parameter in experts:               # after the last backward of a window
     parameter.grad *= factor            # the same number as for the other parameters
 optimizer.step()"""
 
+FIX_OF_PARTS = """\
+class Enter(torch.autograd.Function):   # where a tensor enters a layer that the ranks hold in parts
+    @staticmethod
+    def forward(ctx, x):
+        return x
+
+    @staticmethod
+    def backward(ctx, gradient):        # each rank has a part of it
+        gradient = gradient.clone()
+        dist.all_reduce(gradient)       # over the ranks that hold the parts
+        return gradient"""
+
 FIX_COPIES = """\
 dist.all_reduce(flat)                   # a copy of all gradients
 flat /= dist.get_world_size()
@@ -177,6 +189,27 @@ def of_groups(replicas: Replicas, combined: Sequence[Sequence[int]]) -> Outcome:
         combined=[list(group) for group in combined[:16]],
         parameters=replicas.listed(parameters)[:16],
         parameters_total=total,
+    )
+
+
+def of_parts(replicas: Replicas, matrices: Sequence[int], ranks: int) -> Outcome:
+    """Of ranks that hold one model in parts."""
+    apart = {index: replicas.apart[index] for index in matrices}
+    shapes = ", ".join(replicas.listed(apart)[:4]) + (", ..." if len(apart) > 4 else "")
+    return finding(
+        "error",
+        f"The copies of {counted(len(apart), 'parameter')} differ between ranks that hold one "
+        "model in parts",
+        f"In the first window, the {ranks} ranks had equal losses of the same data, although they "
+        "hold different parameters: they compute one model in parts, as in tensor parallelism. "
+        f"Parameters that were equal on all ranks differ now ({shapes}), and so do the losses of "
+        "the same data. The gradient of what enters a layer that the ranks hold in parts has to be "
+        "added up over them in backward; without that, each rank steps its copy of the layers "
+        "below on a part of the gradient.",
+        FIX_OF_PARTS,
+        ranks=ranks,
+        parameters=replicas.listed(apart)[:16],
+        parameters_total=replicas.total,
     )
 
 

@@ -38,6 +38,7 @@ from gradledger_monitor.rules.ddp.trained_apart import (
     OF_ALL_TOKENS,
     OF_PARTS,
     SHARED_OUT,
+    PartsApart,
 )
 from gradledger_monitor.rules.definition import DEFAULTS, Parameter
 from gradledger_monitor.rules.number_text import counted, percent
@@ -70,7 +71,8 @@ class ReplicaDrift(Rule):
     from different weights; or the step does not wait for an asynchronous all-reduce of gradients.
     Or the optimizers of the ranks share out the parameters, as in ZeRO, and some of these are
     stepped on the gradients of one rank alone. Or the copies of parameters that groups of ranks
-    hold, such as experts, become different.
+    hold, such as experts, become different. Or the ranks hold one model in parts, have equal losses
+    of the same data at first, and different ones once their copies of the other parts differ.
     A warning: as many numbers as there are gradients are all-reduced before each step, but each
     rank steps on the gradients that it computed.
 
@@ -118,6 +120,7 @@ class ReplicaDrift(Rule):
         _replicas=Replicas,
         _groups=GroupsApart,
         _tied=TiedStages,
+        _parts=PartsApart,
         _in_groups=int,
         _beside=int,
         _started_apart=bool,
@@ -134,6 +137,7 @@ class ReplicaDrift(Rule):
         self._replicas = Replicas()
         self._groups = GroupsApart()
         self._tied = TiedStages()
+        self._parts = PartsApart()
         self._in_groups = 0  # windows in a row
         self._beside = 0  # windows in a row whose backward DDP synchronised for other parameters
         self._started_apart = False  # combined gradients of parameters that differed at first
@@ -303,6 +307,10 @@ class ReplicaDrift(Rule):
     def _by_hand(self, facts: StepFacts) -> Outcome:
         combined, replicas = facts.all_reduce, self._replicas
         self._averages.add(facts)
+        self._parts.add(facts, replicas)
+        copies = () if replicas.equal_again else self._parts.differ(replicas)
+        if copies:
+            return texts.of_parts(replicas, copies, facts.run.world_size)
         if self._count_beside_ddp(facts) >= self.windows:
             return self._outside_ddp()
         if replicas.drifted and unwaited(facts) and not facts.missing_ranks:

@@ -2,6 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from gradledger_monitor.ingest.schema import StepRecord
+from gradledger_monitor.model import tolerances
+from gradledger_monitor.model.numbers import number
+from gradledger_monitor.model.step_facts import StepFacts
+from gradledger_monitor.rules.ddp.replicas import Replicas, differ_by
+from gradledger_monitor.rules.state import declare
+
 ALONE = (
     "the ranks combine no gradients, and parameters that were equal on all of them differ now: "
     "whether each rank is meant to train its own model is not known"
@@ -37,3 +47,55 @@ SHARED_OUT = (
     "the optimizers of the ranks hold different parameters, as in ZeRO: whether each rank receives "
     "what the others have updated is not known"
 )
+
+
+class PartsApart:
+    """Ranks that hold one model in parts, by hand, whose copies of the rest do not stay equal.
+
+    They have one loss of the same data at first, although some of their parameters differ: no rank
+    computes it from its own parameters alone. A matrix that is equal on all of them at first, and
+    not zero, is no part. The ranks have other losses of the same data once the copies differ.
+    """
+
+    state: ClassVar[Mapping[str, Any]] = declare(matrices=list[int], windows=int)
+
+    def __init__(self) -> None:
+        self.matrices: list[int] = []  # equal at first, where the ranks hold one model in parts
+        self.windows = 0  # in a row, in which the ranks have other losses of the same data
+
+    def add(self, facts: StepFacts, replicas: Replicas) -> None:
+        """The first window of a run, or a later one; ``replicas`` has its parameters."""
+        rows = list(facts.records.values())
+        if facts.step > 1 and not self.matrices:
+            return
+        same = facts.complete and len(rows) > 1 and _have_same_data(rows)
+        losses = [[number(m.loss) for m in row.micro_batches] for row in rows] if same else []
+        columns = [[v for v in column if v is not None] for column in zip(*losses, strict=False)]
+        if not columns or any(len(column) < len(rows) for column in columns):
+            self.windows = 0
+        elif facts.step == 1:
+            in_parts = replicas.differed_at_start
+            alike = not any(differ_by(column, tolerances.REPLICAS) for column in columns)
+            self.matrices = _equal_matrices(rows, replicas) if in_parts and alike else []
+        else:
+            differ = any(differ_by(column, tolerances.NORM) for column in columns)
+            self.windows = self.windows + 1 if differ else 0
+
+    def differ(self, replicas: Replicas) -> list[int]:
+        """The matrices of which the ranks hold copies that differ; none unless losses do, too."""
+        return [i for i in self.matrices if self.windows > 1 and i in replicas.apart]
+
+
+def _have_same_data(rows: Sequence[StepRecord]) -> bool:
+    prints = [tuple(number(m.fingerprint) for m in row.micro_batches) for row in rows]
+    constant = any(m.constant_target for row in rows for m in row.micro_batches)
+    return not constant and len(set(prints)) == 1 and None not in prints[0]
+
+
+def _equal_matrices(rows: Sequence[StepRecord], replicas: Replicas) -> list[int]:
+    own = rows[0].replica
+    if own is None:
+        return []
+    columns = zip(own.indices, own.shapes, own.fingerprints, strict=False)
+    matrices = [index for index, shape, value in columns if len(shape) > 1 and number(value)]
+    return [index for index in matrices if replicas.differed_at_first.get(index) is False]
