@@ -900,12 +900,13 @@ def test_a_loss_for_each_rank_leaves_none_without_tokens() -> None:
     assert not [f for f in of_idle((1 / 20, 1 / 20), other=True) if f.severity == "warning"]
 
 
-def of_join(join: str | None) -> EvaluationResult:
-    """Two full windows under DDP, and then two in which rank 1 has no more data."""
+def of_join(join: str | None, first: float = 1.0, left: float = 1.0) -> EvaluationResult:
+    """Two full windows under DDP, and then two in which rank 1 has no more data; the balances."""
     steps = []
     for number in range(1, 5):
         count = 2 if number < 3 else 1
-        ranks = [record([term(10, 1 / 10)], number, join=join) for _ in range(count)]
+        weight = (first if number < 3 else left) / 10
+        ranks = [record([term(10, weight)], number, join=join) for _ in range(count)]
         for sent in ranks:
             sent.sync, sent.wrapper = "averaged", "ddp"
             sent.micro_batches[0].wrapper, sent.micro_batches[0].collectives = "sync", 1
@@ -921,6 +922,25 @@ def test_in_a_join_context_ranks_without_a_record_have_no_more_data(join: str | 
     findings = [(f.rule, f.severity, f.first_step, f.title) for f in evaluation.findings]
     title = "1 of 2 ranks has no tokens, and the average counts it"
     assert findings == ([("reduction.balance_off", "info", 3, title)] if join == "all" else [])
+
+
+def test_a_factor_of_all_ranks_in_a_join_that_divides_by_those_with_data_is_named() -> None:
+    (finding,) = of_join("active", left=2.0).findings
+    assert (finding.rule, finding.severity, finding.first_step) == (
+        "reduction.balance_off",
+        "warning",
+        3,
+    )
+    assert "1 of 2 ranks has left the Join context" in finding.summary
+    assert "The balance is 2 here and 1 in earlier windows" in finding.summary
+
+
+@pytest.mark.parametrize(("first", "left"), [(2.0, 2.0), (1.0, 1.5), (2.0, 4.0)])
+def test_another_factor_where_ranks_have_left_is_not_one_of_all_ranks(
+    first: float, left: float
+) -> None:
+    titles = [finding.title for finding in of_join("active", first, left).findings]
+    assert not any("divides by the ranks that have data left" in title for title in titles)
 
 
 def test_the_batch_of_a_rank_that_ran_out_of_data_has_not_changed() -> None:

@@ -73,6 +73,9 @@ class RunInfo:
     # other ranks, which pass gradients on in a pipeline, with fingerprints of their parameters
     earlier_stages: tuple[tuple[int, Replica | None], ...] = ()
     apart: tuple[topology.Apart, ...] = ()  # other ranks, which train on other data
+    left: int = (
+        0  # other ranks, which have left a `Join` in which DDP divides by the remaining ones
+    )
 
     def optimizer_name(self, optimizer: int) -> str:
         """Class of the optimizer with this number, e.g. AdamW."""
@@ -429,15 +432,13 @@ class StepFacts:
 
 
 def merge(run: RunInfo, optimizer: int, step: int, records: RecordsByRank) -> StepFacts:
-    """One step's facts from the records of its ranks.
-
-    Of several groups that nothing combines the facts are those of the first that has a loss.
-    """
+    """One step's facts, of all ranks or of the first group with a loss if nothing combines them."""
     ordered, all_reduce = across_groups.with_groups(records, run.world_size)
     group = topology.data_group(ordered, range(run.world_size))
     if group:
         stages, apart = topology.earlier_stages(ordered, group), topology.apart(ordered, group)
-        run = replace(run, world_size=len(group), earlier_stages=stages, apart=apart)
+        left = topology.count_left(ordered, run.world_size)
+        run = replace(run, world_size=len(group), earlier_stages=stages, apart=apart, left=left)
         ordered = topology.members(ordered, group)
     if not 1 < run.world_size <= len(ordered):
         return StepFacts(run, optimizer, step, ordered, None, group)

@@ -159,6 +159,11 @@ def joined(records: RecordsByRank) -> str | None:
     return divisors.pop() if len(divisors) == 1 else None
 
 
+def count_left(records: RecordsByRank, world_size: int) -> int:
+    """Ranks that have left a `Join` context in which DDP divides by the remaining ones."""
+    return world_size - len(records) if joined(records) == "active" else 0
+
+
 def is_complete(records: RecordsByRank, world_size: int) -> bool:
     """Whether every rank has sent its record, or has no more data."""
     return len(records) >= world_size or joined(records) is not None
