@@ -120,7 +120,12 @@ def stepped(held: fsdp2.HeldGradients, window: OptimizerWindow, *decisions: str)
 
 @pytest.mark.parametrize(
     ("discarded", "windows", "expected"),
-    [(False, 1, [True, None, False]), (True, 1, [True]), (False, 40, None)],
+    [
+        (False, 1, [True, None, False]),
+        (False, 2, [True, None, False, None, False]),
+        (True, 1, [True]),
+        (False, 40, None),
+    ],
 )
 def test_a_window_that_is_reduced_has_the_micro_batches_of_those_before_that_were_not(
     discarded: bool, windows: int, expected: list[bool] | None

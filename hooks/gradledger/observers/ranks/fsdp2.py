@@ -10,6 +10,7 @@ averages unless the script sets a factor (``set_gradient_divide_factor``; torcht
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -211,11 +212,12 @@ class HeldGradients:
         own = step.micro_batches
         held = self._micro_batches.pop(window, [])
         decisions = {counted.micro_batch.wrapper for counted in own}
+        # a window that begins without ``.grad`` adds to what FSDP2 holds
+        first = [replace(each, fresh=False, sample_before=None) for each in own[:1] if held]
         if decisions == {"no_sync"} or (held and not own):
-            self._micro_batches[window] = [*held, *own][: MAX_HELD + 1]
+            self._micro_batches[window] = [*held, *first, *own[len(first) :]][: MAX_HELD + 1]
         elif held and len(held) <= MAX_HELD:
-            own[0].fresh, own[0].sample_before = False, None
-            step.micro_batches = [*held, *own]
+            step.micro_batches = [*held, *first, *own[1:]]
             for event in step.events:
                 event.after += len(held)
         elif held:
