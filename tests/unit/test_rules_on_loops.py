@@ -230,11 +230,12 @@ def test_losses_of_the_backward_before_and_further_ones_are_a_running_total() ->
     loss, other = term(10, 0.1), term(10, 0.1, kind="MseLossBackward0")
     finding = backwards([loss], [loss], [loss])
     assert finding is not None
-    assert finding.summary.endswith("differentiated 3 times, that of the last once.")
+    assert finding.summary.endswith("differentiated 3 times, that which the last one added once.")
     assert backwards([loss, other], [loss, other]) is not None
     assert backwards([loss]) is None
     assert backwards([loss], [loss], fresh=True) is None  # zeroed in between
     assert backwards([loss], [other]) is None  # other losses are added to the first
+    assert backwards([loss], [other], [loss]) is not None  # a total over tasks
     assert backwards([loss], []) is None  # the same backward again
     assert finding_of("loop.losses_added_again", facts(record([[loss], [loss] * 2]))) is None
 

@@ -101,11 +101,13 @@ def _is_among(loss: LossKey, losses: set[LossKey]) -> bool:
 def adds_again(batches: Sequence[MicroBatch]) -> bool:
     """Whether each backward after the first has all losses of the one before, and further ones.
 
-    The further ones are of the kinds of the first: other losses may be added to one on purpose.
+    Of two backwards, the second must add losses of the kinds of the first: another loss may be
+    added to one on purpose. Three that contain each other are a running total.
     """
     pairs = list(itertools.pairwise(batches))
     return bool(pairs) and all(
-        _goes_on(before, after) and _kinds_added(after) == _kinds_added(batches[0])
+        _goes_on(before, after)
+        and (len(pairs) > 1 or _kinds_added(after) == _kinds_added(batches[0]))
         for before, after in pairs
     )
 

@@ -25,8 +25,8 @@ class LossesAddedAgain(Rule):
 
     **Why it matters**
 
-    A gradient is added once for each backward that contains its loss: of K micro-batches, the
-    first counts K times, the last once. The graphs of all of them stay in memory, too.
+    A gradient is added once for each backward that contains its loss: of K micro-batches, or of K
+    tasks, the first counts K times, the last once. The graphs of all of them stay in memory, too.
 
     **What to do**
 
@@ -37,7 +37,8 @@ class LossesAddedAgain(Rule):
     **When it is silent**
 
     One graph has several losses, each with its backward; a loss is differentiated twice
-    for different parameters, or with the gradients zeroed in between; some backward adds no loss.
+    for different parameters, or with the gradients zeroed in between; some backward adds no loss;
+    two backwards, of which the second adds a loss of another kind.
 
     **Incidents**
 
@@ -55,10 +56,10 @@ class LossesAddedAgain(Rule):
         losses = len(record.micro_batches[-1].terms)
         return finding(
             "error",
-            "Losses of earlier micro-batches are added again",
+            "Losses of earlier backwards are added again",
             f"Each of the {batches} backwards of this window starts from the losses of all before "
-            f"it, too: the loss of the first micro-batch was differentiated {batches} times, that "
-            "of the last once.",
+            f"it, too: the loss of the first was differentiated {batches} times, that which the "
+            "last one added once.",
             FIX,
             micro_batches=batches,
             losses_of_the_last_backward=losses,
