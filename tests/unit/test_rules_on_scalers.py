@@ -412,6 +412,8 @@ def test_an_unscale_of_what_was_discarded_afterwards_is_left_alone() -> None:
         window = scaled(1, Event("unscale", after), STEP)
         window.micro_batches[1].fresh = fresh
         assert (finding_of("unscale_mid_window", window) is not None) is is_reported
+        between = "GradScaler.unscale_ ran between" in (facts(window).unmeasured or "")
+        assert between is is_reported  # no one factor holds for all gradients of the sum
 
 
 def guarded(*events: Event) -> Finding | None:

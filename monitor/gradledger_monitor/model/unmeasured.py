@@ -41,6 +41,8 @@ def why_unmeasured(
         return "the loop communicates after backward, and changes the gradients of some shards"
     if len({m.scale is None for _, m in applied}) > 1:
         return "some backwards of this window were scaled, and others not"
+    if _unscaled_between(record, applied):
+        return "GradScaler.unscale_ ran between backwards of this window: those after it are scaled"
     if all_reduce is not None and not all_reduce.is_known:
         return all_reduce.reason
     if record.sync == "unknown":
@@ -61,6 +63,12 @@ def why_unmeasured(
             elif not math.isfinite(float(weight)):
                 return "the gradient at the loss is not finite"
     return None
+
+
+def _unscaled_between(record: StepRecord, applied: IndexedMicroBatches) -> bool:
+    """Whether some gradients of the sum are multiplied by the loss scale, and some are not."""
+    first, total = applied[0][0] if applied else 0, len(record.micro_batches)
+    return any(e.op == "unscale" and e.own and first < e.after < total for e in record.events)
 
 
 def without_backward(record: StepRecord) -> str:
