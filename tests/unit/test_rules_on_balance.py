@@ -360,6 +360,25 @@ def test_an_unknown_balance_is_compared_with_the_earlier_ones(
     assert finding.rule == "reduction.balance_off" and finding.summary.startswith(history)
 
 
+@pytest.mark.parametrize(
+    ("beside", "title", "effect"),
+    [
+        (0.5, "The balance of the binary cross entropy is 0.7, not 1", "the gradient of this loss"),
+        (None, "The balance is 0.7, not 1", "With SGD, the effective learning rate"),
+    ],
+)
+def test_the_balance_of_one_of_several_losses_is_not_that_of_the_gradient(
+    beside: float | None, title: str, effect: str
+) -> None:
+    kind = "BinaryCrossEntropyWithLogitsBackward0"
+    terms = [term(40, 0.7 / 80, kind=kind)]
+    if beside is not None:
+        terms.append(term(40, beside / 80, coefficient=beside / 2))
+    (finding,) = judged([facts(record([terms] * 2, n)) for n in (1, 2, 3)]).findings
+    assert (finding.rule, finding.title) == ("reduction.balance_off", title)
+    assert f"If it is not: {effect}" in finding.summary
+
+
 def lists(*items: int) -> StepFacts:
     """Ranked lists of so many items, one in each micro-batch: all their pairs have one mean."""
     pairs = [n * (n - 1) // 2 for n in items]

@@ -7,6 +7,7 @@ from gradledger_monitor.rules.balance.evidence import Idle, Near, without_tokens
 from gradledger_monitor.rules.balance.patterns import wrong_balances
 from gradledger_monitor.rules.gradient_scale_effects import intermittent_factor_effect
 from gradledger_monitor.rules.number_text import counted, significant
+from gradledger_monitor.rules.objective_names import objective_name
 from gradledger_monitor.rules.reduction.common import (
     balance,
     declared,
@@ -107,10 +108,12 @@ class BalanceOff(Rule):
         idle = without_tokens(window.facts, window.balance.objective)
         if idle is not None:
             return _of_idle(window, idle)
+        name = _one_of_several(window)
         return finding(
             "info",
-            f"The balance is {significant(b)}, not {significant(declared(window))}",
-            f"{_history(window)}. {_cause(window)}. If it is not: {factor_effect(window)}.",
+            f"The balance{f' of the {name}' if name else ''} is {significant(b)}, not "
+            f"{significant(declared(window))}",
+            f"{_history(window)}. {_cause(window)}. If it is not: {_effect(window, name)}.",
             FIX,
             balance=round(b, 6),
             factor=round(factor(window), 6),
@@ -146,6 +149,23 @@ def _left(window: Window) -> Outcome:
         left=left,
         world_size=active + left,
     )
+
+
+def _one_of_several(window: Window) -> str | None:
+    """The name of the loss, if other losses of the window have other balances."""
+    objectives, objective = window.facts.objectives, window.balance.objective
+    if objective is None or objective not in objectives:
+        return None
+    near = Near(objective.ledger.balance, window.facts.tolerance)
+    alike = all(near(each.ledger.balance) for each in objectives)
+    return None if alike else objective_name(objective, objectives)
+
+
+def _effect(window: Window, name: str | None) -> str:
+    """On the update, if the gradients of all losses have the factor."""
+    if name is None:
+        return factor_effect(window)
+    return f"the gradient of this loss is {significant(factor(window))} times the intended one"
 
 
 def _factor_of_loop(window: Window) -> float | None:
