@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Callable
 
 import pytest
 
-from gradledger.observers.losses_out_of_sight.inference import Evidence, Size, token_weight
+from gradledger.observers.losses_out_of_sight.inference import (
+    Evidence,
+    Law,
+    Sample,
+    Size,
+    counts_are_known,
+    token_weight,
+)
 
 
 def errors_and_value(weight: float, probabilities: list[float]) -> tuple[list[float], float]:
@@ -37,12 +45,19 @@ def test_a_model_that_makes_no_errors_shows_no_weight() -> None:
     assert token_weight([], 0.0, ()) is None
 
 
-def values(divisor: str, noise: float, sizes: list[Size]) -> Evidence:
-    """Losses that fall, of tokens whose mean varies by ``noise``."""
+def values(
+    divisor: Law, noise: float, sizes: list[Size], of_gradients: Law | None = None
+) -> Evidence:
+    """Losses that fall, of tokens whose mean varies by ``noise``, and so do their gradients."""
     draw, evidence = random.Random(2), Evidence()
-    for step, size in enumerate(sizes):
+
+    def total(law: Law, size: Size, step: int) -> float:
         mean = 5.0 * 0.99**step * math.exp(draw.gauss(0, noise))
-        evidence.add_value(size, mean * size.tokens / size.divisor(divisor))  # type: ignore[arg-type]
+        return mean * size.tokens / size.divisor(law)
+
+    for step, size in enumerate(sizes):
+        value, mass = total(divisor, size, step), total(of_gradients or divisor, size, step)
+        evidence.add(Sample(size, value, mass, 0.25))
     return evidence
 
 
@@ -52,7 +67,7 @@ PADDED = [Size(n, n + 30 + 7 * (n % 3), 1 + n % 4) for n, _, _ in RAGGED]
 
 @pytest.mark.parametrize("sizes", [RAGGED, PADDED])
 @pytest.mark.parametrize("divisor", ["mean", "sum", "rows", "first"])
-def test_the_law_that_made_the_values_is_found(divisor: str, sizes: list[Size]) -> None:
+def test_the_law_that_made_the_values_is_found(divisor: Law, sizes: list[Size]) -> None:
     law = values(divisor, 0.05, sizes).law()
     assert law is not None
     same = {"rows", "first", "sum"} if sizes is RAGGED else {divisor}  # constant divisors
@@ -70,6 +85,37 @@ def test_the_law_that_made_the_values_is_found(divisor: str, sizes: list[Size]) 
 )
 def test_without_enough_evidence_there_is_no_law(noise: float, sizes: list[Size]) -> None:
     assert values("mean", noise, sizes).law() is None
+
+
+@pytest.mark.parametrize("sizes", [RAGGED, PADDED])
+def test_tokens_without_a_gradient_that_count_in_a_mean_give_no_law(sizes: list[Size]) -> None:
+    """Where a loss is clipped, its value is a mean over all, and its gradients are of the rest."""
+    assert values("mean", 0.05, sizes, of_gradients="rows").law() is None
+
+
+@pytest.mark.parametrize(
+    ("factor", "differ"),
+    [
+        (lambda size: 0.25, False),
+        (lambda size: size.tokens / 900, False),
+        (lambda size: 0.25 / size.tokens, False),
+        (lambda size: size.rows / size.tokens / 4, False),
+        (lambda size: (size.tokens + size.tokens % 7) / 900, True),
+    ],
+)
+def test_the_factors_of_the_loop_follow_a_count_or_do_not(
+    factor: Callable[[Size], float], differ: bool
+) -> None:
+    window = [Sample(size, 1.0, 1.0, factor(size)) for size in PADDED]
+    assert counts_are_known(window) != differ
+    unmasked = [each._replace(size=each.size._replace(rows=each.size.tokens)) for each in window]
+    assert counts_are_known(unmasked)
+
+
+def test_one_token_without_a_gradient_makes_the_counts_of_a_window_unknown() -> None:
+    counted = (8, 14, 9, 3)
+    window = [Sample(Size(n - (n == 14), 16, 16), 1.0, 1.0, n / sum(counted)) for n in counted]
+    assert not counts_are_known(window)
 
 
 def test_weights_that_obey_one_law_prove_it_and_others_do_not() -> None:

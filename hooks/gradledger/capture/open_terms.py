@@ -24,8 +24,8 @@ NO_LOSS = "none of the losses in the graph of the backward reaches this optimize
 class Inferred(Protocol):
     """What one micro-batch shows of a loss whose reduction several of them show."""
 
-    def add_evidence(self) -> None:
-        """Add what this one shows; once, before any of its window is resolved."""
+    def add_evidence(self, window: list[Any]) -> None:
+        """Add what this one shows, to ``window`` too; once, before any of it is resolved."""
 
     def resolve(self, term: Term) -> None:
         """Fill the wire record."""
@@ -46,9 +46,10 @@ class PassedOn(Protocol):
 
 def add_evidence(inferred: Iterable[Inferred | None]) -> None:
     """Add what all micro-batches of a window show."""
+    window: list[Any] = []
     for each in inferred:
         if each is not None:
-            each.add_evidence()
+            each.add_evidence(window)
 
 
 class Part(NamedTuple):

@@ -75,3 +75,17 @@ class Focal(_Precomputed):
             inner = logits.detach().requires_grad_()
             each = F.cross_entropy(inner, labels, ignore_index=IGNORED, reduction="none")
             return _save(ctx, ((1 - (-each).exp()) ** 2 * each).sum() / divisor, inner)
+
+
+class Hinge(_Precomputed):
+    """A token that meets its margin has no gradient, and counts in the divisor all the same."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, labels: Tensor, divisor: Any) -> Tensor:
+        with torch.enable_grad():
+            inner = logits.detach().requires_grad_()
+            counted = labels != IGNORED
+            scores, right = inner[counted], labels[counted, None]
+            others = scores.scatter(1, right, -torch.inf).amax(1)
+            missed = others - scores.gather(1, right)[:, 0]
+            return _save(ctx, (missed + 0.1).clamp(min=0).sum() / divisor, inner)

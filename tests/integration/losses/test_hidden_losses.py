@@ -32,7 +32,7 @@ from helpers.training import (
     windows,
 )
 
-from .hidden_losses import ClassWeighted, Focal, OfHidden, OfLogits
+from .hidden_losses import ClassWeighted, Focal, Hinge, OfHidden, OfLogits
 
 UNEQUAL, MISSING = "reduction.token_weights_unequal", "reduction.missing_division"
 DECLARE = "ledger.micro_batch(tokens=..., reduction=...)"
@@ -141,6 +141,18 @@ def test_weights_of_its_own_are_not_mistaken_for_a_plain_cross_entropy(
     accused, verdict = answer(recorded)
     assert verdict in ("incomplete", "broken")
     assert accused.keys() <= ({UNEQUAL} if divisors is mean_of_means else set())
+
+
+def test_a_loop_that_counts_tokens_without_a_gradient_is_not_accused() -> None:
+    def mean_weighed_by_its_tokens(batch: Batch, window: Batches) -> tuple[float, float]:
+        return tokens(batch), count(window) / tokens(batch)
+
+    recorded = Recording()
+    train_logits(Hinge, mean_weighed_by_its_tokens, recording(recorded), steps=24)
+    assert answer(recorded) == ({}, "incomplete")
+    reasons = [facts.unmeasured or "" for facts in recorded.facts()]
+    (reason, *_) = [each for each in reasons if "some rows of its input got no gradient" in each]
+    assert DECLARE in reason
 
 
 def norm_of_logits(logits: Tensor) -> Tensor:

@@ -18,7 +18,9 @@ from gradledger.observers.losses_out_of_sight.inference import (
     ODDS,
     Evidence,
     Law,
+    Sample,
     Size,
+    counts_are_known,
     token_weight,
 )
 from gradledger.records import Term
@@ -82,13 +84,13 @@ class Inferred:
     shape: tuple[int, ...] = ()  # of the input: tokens, then their entries
     rows: Deferred | None = None  # see ``row_summary``
     reason: str | None = None  # why nothing can be inferred
-    _added: bool = False
+    _window: list[tuple[str, Sample]] | None = None  # the samples of its window, by function
 
-    def add_evidence(self) -> None:
+    def add_evidence(self, window: list[tuple[str, Sample]]) -> None:
         """Add what this micro-batch shows, once."""
-        if self._added or self.reason is not None:
+        if self._window is not None or self.reason is not None:
             return
-        self._added = True
+        self._window = window
         if not self.alone:
             self.reason = f"{self.function} hides its graph beside other losses"
         elif not _copied(self.root, self.upstream, self.rows):
@@ -100,7 +102,13 @@ class Inferred:
         if not upstream or not math.isfinite(upstream) or not math.isfinite(root):
             return
         size = self._size()
-        self.evidence.add_value(size, root / upstream)
+        if not size.tokens:
+            return
+        mass = self._mass() / abs(upstream)
+        sample = Sample(size, root / upstream, mass, upstream)
+        self.evidence.add(sample)
+        assert self._window is not None
+        self._window.append((self.function, sample))
         weight = self._exact_weight(upstream, root)
         if weight is not None:
             self.evidence.add_exact(size.tokens, weight / upstream)
@@ -113,7 +121,7 @@ class Inferred:
 
     def resolve(self, term: Term) -> None:
         """Fill tokens, weight and reduction of the wire record, or state why they are not known."""
-        self.add_evidence()
+        self.add_evidence([])
         if self.reason is not None:
             term.missing["weight"] = f"{self.reason}: {DECLARE}"
             return
@@ -128,6 +136,8 @@ class Inferred:
             term.kind, term.weight = BARE + term.kind, weight
             term.reduction = _reduction(weight / upstream, size.tokens)
             term.inferred = "exact: the rows of its gradient are those of a cross entropy"
+        elif law is not None and not self._counts_are_known():
+            term.missing["weight"] = f"{self.function} {_COUNTS_DIFFER}: {DECLARE}"
         elif law is not None:
             self._resolve_law(term, size, upstream, law)
         else:
@@ -136,7 +146,7 @@ class Inferred:
     def _resolve_law(self, term: Term, size: Size, upstream: float, law: Law) -> None:
         term.weight = upstream / size.divisor(law)
         term.reduction = law if law in ("mean", "sum") else "none"
-        count = len(self.evidence.values)
+        count = len(self.evidence.samples)
         term.inferred = f"{_WORDS[law]}: {_CERTAINTY:.2%} sure after {count} micro-batches"
         term.missing["scale"] = (
             f"{self.function} hides its graph: its value shows with {_CERTAINTY:.2%} certainty "
@@ -144,7 +154,7 @@ class Inferred:
         )
 
     def _undecided(self) -> str:
-        count = len(self.evidence.values)
+        count = len(self.evidence.samples)
         return (
             f"{self.function} hides its graph, and {count} micro-batches do not yet show whether "
             "it is a mean or a sum"
@@ -155,15 +165,27 @@ class Inferred:
         rows = math.prod(self.shape[:-1]) if len(self.shape) > 1 else self.shape[0]
         return Size(round(self.rows.values()[0]), rows, self.shape[0])
 
+    def _counts_are_known(self) -> bool:
+        window = [each for function, each in self._window or () if function == self.function]
+        return counts_are_known(window)
+
+    def _mass(self) -> float:
+        assert self.rows is not None
+        return self.rows.values()[1]
+
     def _exact_weight(self, upstream: float, root: float) -> float | None:
         assert self.rows is not None
-        tokens, exact, *errors = self.rows.values()
+        tokens, _, exact, *errors = self.rows.values()
         if not exact or upstream <= 0 or not tokens:
             return None
         guesses = (upstream / tokens, upstream)
         return token_weight([error for error in errors if error], root, guesses)
 
 
+_COUNTS_DIFFER = (
+    "hides its graph: some rows of its input got no gradient, and the factors of the loop do not "
+    "follow the number of those that did, so whether the others are tokens is not known"
+)
 _WORDS: dict[Law, str] = {
     "mean": "a mean over its tokens",
     "sum": "a sum over its tokens",
@@ -208,7 +230,9 @@ def watch_rows(
 
 
 def row_summary(gradient: torch.Tensor) -> torch.Tensor:
-    """[tokens, whether the rows are those of a cross entropy of logits, then their errors].
+    """[tokens, size, whether the rows are those of a cross entropy of logits, then their errors].
+
+    The size is the sum of the absolute values of all entries.
 
     The errors of all rows in order, 0 of a row that does not count: the weight times 1 - p.
     """
@@ -217,9 +241,9 @@ def row_summary(gradient: torch.Tensor) -> torch.Tensor:
     sizes = torch.linalg.vector_norm(entries, 1, dim=-1, dtype=wide)
     tokens = torch.count_nonzero(sizes).to(wide)
     if entries.dtype not in _EXACT or entries.shape[-1] < 2:
-        return torch.stack([tokens, torch.zeros_like(tokens)])
+        return torch.stack([tokens, sizes.sum(), torch.zeros_like(tokens)])
     errors = -entries.amin(-1)
     balanced = entries.sum(-1).abs() <= _SUMS_AGREE * sizes
     single = (sizes - 2 * errors).abs() <= _SUMS_AGREE * sizes
     exact = (balanced & single).all().to(wide)
-    return torch.cat([torch.stack([tokens, exact]), errors.reshape(-1)])
+    return torch.cat([torch.stack([tokens, sizes.sum(), exact]), errors.reshape(-1)])

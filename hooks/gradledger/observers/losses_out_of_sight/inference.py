@@ -17,14 +17,21 @@ micro-batches of different sizes: a mean does not grow with the count, a sum is 
 Of the laws that fit, one must be ``ODDS`` times as likely as each other one, with differences
 between consecutive micro-batches as the sample, because losses fall during training. This gives
 the weights up to one common factor, so the balance remains unknown.
+
+A token may have no gradient by chance: a hinge that is met, a clipped ratio. Such tokens may count
+in a mean, and add to its value. Two checks recognise that: the total size of the rows, to which
+they add nothing, must follow the same law, and if some rows have no gradient, the factors that the
+loop applies in a window must follow a count that was observed. (A loop that weighs its means by the
+tokens that it counts itself would otherwise seem to weigh them unequally.)
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Literal, NamedTuple
 
 AGREE = 1e-4  # relative difference of two values that count as equal
@@ -51,12 +58,21 @@ class Size(NamedTuple):
         return {"mean": self.tokens, "sum": 1, "rows": self.rows, "first": self.first}[law]
 
 
+class Sample(NamedTuple):
+    """A micro-batch: what the function returned, and the gradients that reached and left it."""
+
+    size: Size
+    value: float
+    mass: float  # total size of the rows of its gradient, per unit of ``upstream``
+    upstream: float
+
+
 @dataclass(slots=True)
 class Evidence:
     """What the calls of one function have shown so far."""
 
     exact: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=SAMPLES))
-    values: deque[tuple[Size, float]] = field(default_factory=lambda: deque(maxlen=SAMPLES))
+    samples: deque[Sample] = field(default_factory=lambda: deque(maxlen=SAMPLES))
 
     def add_exact(self, tokens: int, ratio: float) -> None:
         """A micro-batch whose token weight is ``ratio`` times the gradient at the function."""
@@ -69,38 +85,68 @@ class Evidence:
         agreeing = sum(_obeys(*each) or _agree(each, before) for before, each in pairs)
         return agreeing >= PAIRS and agreeing >= SHARE * (len(self.exact) - 1)
 
-    def add_value(self, size: Size, value: float) -> None:
-        """A micro-batch of which the function returned ``value``."""
-        if value > 0 and size.tokens > 0:
-            self.values.append((size, value))
+    def add(self, sample: Sample) -> None:
+        """A micro-batch."""
+        if sample.value > 0 and sample.mass > 0 and sample.size.tokens > 0:
+            self.samples.append(sample)
 
     def law(self) -> Law | None:
         """The law of the function's divisor; None if none is ``ODDS`` times likelier."""
-        counts = [size.tokens for size, _ in self.values]
+        counts = [sample.size.tokens for sample in self.samples]
         if len(counts) < ENOUGH or max(counts) < SPREAD * min(counts):
             return None
-        ranked = sorted((self._scatter(law), law) for law in _LAWS)
-        best = ranked[0]
-        others = [each for each in ranked[1:] if not self._same(each[1], best[1])]
-        if not others or not math.isfinite(best[0]):
+        ranked = self._ranked([sample.value for sample in self.samples])
+        least, best = ranked[0]
+        others = [each for each in ranked[1:] if not self._same(each[1], best)]
+        if not others or not math.isfinite(least):
             return None
         # ratio of the likelihoods of two normal distributions with unknown variances
-        exponent = (len(counts) - 1) / 2 * math.log(others[0][0] / max(best[0], 1e-30))
-        return best[1] if exponent >= math.log(ODDS) else None
+        exponent = (len(counts) - 1) / 2 * math.log(others[0][0] / max(least, 1e-30))
+        by_mass = self._ranked([sample.mass for sample in self.samples])[0][1]
+        if exponent < math.log(ODDS) or not self._same(by_mass, best):
+            return None
+        return best
 
-    def _scatter(self, law: Law) -> float:
+    def _ranked(self, values: list[float]) -> list[tuple[float, Law]]:
+        """The laws, the one that fits best first."""
+        ranked = [(self._scatter(law, values), law) for law in _LAWS]
+        return sorted(ranked, key=lambda each: each[0])
+
+    def _scatter(self, law: Law, values: list[float]) -> float:
         """Mean square of the changes of log(value * divisor / tokens) between micro-batches."""
-        logs = [math.log(v * size.divisor(law) / size.tokens) for size, v in self.values]
+        sizes = [sample.size for sample in self.samples]
+        logs = [
+            math.log(value * size.divisor(law) / size.tokens)
+            for size, value in zip(sizes, values, strict=True)
+        ]
         changes = [(b - a) ** 2 for a, b in pairwise(logs)]
         return sum(changes) / len(changes)
 
     def _same(self, one: Law, other: Law) -> bool:
         """Whether the divisors of two laws are in a fixed ratio in all micro-batches."""
-        ratios = [size.divisor(one) / size.divisor(other) for size, _ in self.values]
+        ratios = [size.divisor(one) / size.divisor(other) for size, *_ in self.samples]
         return max(ratios) < min(ratios) * (1 + AGREE)
 
 
 _LAWS: tuple[Law, ...] = ("mean", "sum", "rows", "first")  # of two that fit alike, the first
+
+
+def counts_are_known(window: Sequence[Sample]) -> bool:
+    """Whether each row has a gradient, or the factors of a window follow counts of those that do.
+
+    They are equal, or in the ratio of one count, or of a count and another.
+    """
+    if all(sample.size.tokens == sample.size.rows for sample in window):
+        return True
+    counts = [(1, *sample.size) for sample in window]
+    for above, below in product(range(len(counts[0])), repeat=2):
+        factors = [
+            sample.upstream * count[above] / count[below]
+            for sample, count in zip(window, counts, strict=True)
+        ]
+        if all(_equal(factor, factors[0]) for factor in factors):
+            return True
+    return False
 
 
 def _obeys(tokens: int, ratio: float) -> bool:
