@@ -63,6 +63,26 @@ def cut_compiled(hidden: Tensor, head: nn.Parameter, labels: Tensor, reduction: 
     return loss
 
 
+def cut_in_a_graph(hidden: Tensor, head: nn.Parameter, labels: Tensor, reduction: str) -> Tensor:
+    """The same, compiled: with its own options, and a backend that needs no C++ compiler."""
+    module: Any = pytest.importorskip("cut_cross_entropy.torch_compile")
+    loss: Tensor = module.torch_compile_linear_cross_entropy(
+        hidden, head, labels, ignore_index=IGNORED, reduction=reduction
+    )
+    return loss
+
+
+@pytest.fixture
+def cut_is_compiled_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A graph that was compiled before the hooks were installed is not read."""
+    module: Any = pytest.importorskip("cut_cross_entropy.torch_compile")
+    torch._dynamo.reset()
+    compiled = module.torch_compile_linear_cross_entropy_apply
+    eager = compiled._torchdynamo_orig_callable
+    again = torch.compile(eager, fullgraph=True, dynamic=True, backend="aot_eager")
+    monkeypatch.setattr(module, "torch_compile_linear_cross_entropy_apply", again)
+
+
 def torchtune_chunked(hidden: Tensor, head: nn.Parameter, labels: Tensor, reduction: str) -> Tensor:
     """torchtune's chunks of logits; it has no sum, so the mean is multiplied by its count."""
     chunks = (hidden @ head.T)[None].chunk(3, dim=1)
@@ -118,6 +138,14 @@ def test_a_fused_loss_is_judged_right(fused: FusedLoss, loop: str) -> None:
 @pytest.mark.parametrize("composed", [cut_compiled, torchtune_chunked, trl_chunked])
 def test_a_loss_whose_graph_shows_it_is_judged_right(composed: FusedLoss, loop: str) -> None:
     assert_judged_right(composed, LOOPS[loop])
+
+
+@pytest.mark.usefixtures("cut_is_compiled_anew")
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_loss_that_a_library_compiles_is_judged_right(loop: str) -> None:
+    recorded = assert_judged_right(cut_in_a_graph, LOOPS[loop])
+    (term,) = recorded.records()[0].micro_batches[0].terms
+    assert (term.kind, term.inferred) == ("NllLossBackward0", None)
 
 
 def test_token_scaling_of_liger_is_not_measured() -> None:
