@@ -15,7 +15,8 @@ NO_STEP = "the process ended before a step followed the backwards"
 NO_BACKWARD = "no backward added to the gradients of this window"
 LEFT_OR_ASSIGNED = (
     "no backward of this window added to the gradients that the optimizer steps on: they may be "
-    "left from before, or assigned by the loop, as to copies or shards of the model's parameters"
+    "left from before, or assigned by the loop, as to copies or shards of the model's parameters, "
+    "or from torch.func, which is not followed (torch.autograd.grad on the parameters is)"
 )
 WITHOUT_BACKWARD = (NO_BACKWARD, LEFT_OR_ASSIGNED)
 
