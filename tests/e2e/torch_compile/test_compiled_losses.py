@@ -341,7 +341,18 @@ def by_a_prediction(model: nn.Module, inputs: Tensor, labels: Tensor, count: Ten
     return (losses * logits.detach().softmax(-1)[:, 0]).sum() / count
 
 
-@pytest.mark.parametrize("loss_of", [squared, with_penalty, assigned, by_a_prediction])
+def broken_before_division(
+    model: nn.Module, inputs: Tensor, labels: Tensor, count: Tensor
+) -> Tensor:
+    """The graph that divides has no loss."""
+    total = F.cross_entropy(logits_of(model, inputs), labels.flatten(), reduction="sum")
+    torch._dynamo.graph_break()
+    return total / count
+
+
+@pytest.mark.parametrize(
+    "loss_of", [squared, with_penalty, assigned, by_a_prediction, broken_before_division]
+)
 def test_a_graph_that_looks_different_is_not_measured(loss_of: Loss) -> None:
     recorded = Recording()
     watched = train(loss_of, recording(recorded))
