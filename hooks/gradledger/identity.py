@@ -57,7 +57,9 @@ def _shared_run_id(environ: Mapping[str, str], proposal: str, ordinal: int) -> s
     dist = _initialised()
     if dist is None:
         return None
-    key = f"gradledger/{environ.get('TORCHELASTIC_RESTART_COUNT', '')}/{ordinal}"
+    # torchrun's store outlives a restart, and it counts none when a node joins or leaves
+    attempt = f"{environ.get('TORCHELASTIC_RESTART_COUNT', '')}/{dist.get_world_size()}"
+    key = f"gradledger/{attempt}/{ordinal}"
     try:
         store = dist.distributed_c10d._get_default_store()
         stored: bytes = store.compare_set(key, "", proposal)
@@ -77,12 +79,12 @@ def _launch(environ: Mapping[str, str], ordinal: int) -> str:
     return "|".join([*parts, str(ordinal)])
 
 
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:6]
+def _digest(text: str, length: int = 6) -> str:
+    return hashlib.sha256(text.encode(errors="replace")).hexdigest()[:length]
 
 
-def environment() -> dict[str, str]:
-    """Versions, host, device, command and job of torchrun, for post-mortem reports."""
+def environment(ordinal: int = 1) -> dict[str, str]:
+    """Versions, host, device, command and launchers, for post-mortem reports."""
     torch: Any = sys.modules.get("torch")
     facts = {
         "python": platform.python_version(),
@@ -97,10 +99,34 @@ def environment() -> dict[str, str]:
         module = sys.modules.get(package)
         if module is not None:
             facts[package] = str(getattr(module, "__version__", "unknown"))
-    job, restarts = map(os.environ.get, ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"))
-    if job not in (None, "", "none") and restarts:  # none: torchrun's default id
-        facts |= {"torchrun job": replace_surrogates(job[:128]), "torchrun restarts": restarts[:16]}
-    return facts
+    launched = launchers(os.environ)
+    if launched and ordinal > 1:
+        launched["training of the process"] = str(ordinal)
+    return facts | launched
+
+
+def launchers(environ: Mapping[str, str]) -> dict[str, str]:
+    """What launchers state of the job, by which the service links its attempts."""
+    restarts, job = map(environ.get, ("TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_RUN_ID"))
+    facts = {"torchrun restarts": restarts, "torchrun launch": _torchrun_launch(environ)}
+    if job != "none":  # torchrun's default
+        facts["torchrun job"] = job
+    if not restarts:
+        facts.clear()
+    slurm = environ.get("SLURM_JOB_ID")
+    if slurm:
+        facts["SLURM job"] = "@".join(filter(None, (slurm, environ.get("SLURM_CLUSTER_NAME"))))
+        facts["SLURM restarts"] = environ.get("SLURM_RESTART_COUNT") or "0"
+    return {name: replace_surrogates(value[:128]) for name, value in facts.items() if value}
+
+
+def _torchrun_launch(environ: Mapping[str, str]) -> str | None:
+    """Equal for all restarts of one torchrun on this node, and for no other.
+
+    Its workers write their errors to ``<temporary folder>/<job>_<random>/attempt_<n>/<rank>/``.
+    """
+    folder, attempt, _ = environ.get("TORCHELASTIC_ERROR_FILE", "").rpartition("attempt_")
+    return _digest(f"{platform.node()}|{folder}", 12) if attempt else None
 
 
 def script() -> str:

@@ -212,7 +212,7 @@ class Session:
             rank=rank,
             world_size=world,
             started=time.time(),
-            environment=identity.environment(),
+            environment=identity.environment(_runs),
         )
         self._describe(run)
         return run

@@ -124,6 +124,7 @@ def everything(folder: Path) -> Iterator[Service]:
         hidden = [StepRecord(0, n, now - 40 + n, [unseen]) for n in range(1, 41)]
         service.post(batch("incomplete", hidden, name="compiled loss", started=now - 40))
         _wide(service, now)
+        _restarted(service, now)
         _discuss(service)
         service.post(batch("long", [_of_long(n, now) for n in SENT], name="long pretraining"))
         assert eventually(HANGS, judged(service, "long", len(SENT)))
@@ -157,6 +158,17 @@ def _wide(service: Service, now: float) -> None:
             records = records[:3]
         fields = {"world_size": RANKS, "rank": rank, "started": now - 5, "name": "1,024 ranks"}
         service.post(batch("wide", records, **fields))
+
+
+def _restarted(service: Service, now: float) -> None:
+    """Three attempts of one job, the last on fewer ranks."""
+    for number, (tokens, ranks) in enumerate((((10, 30), 4), ((20, 20), 4), ((20, 20), 2))):
+        launcher = {"torchrun launch": "1f2e3d4c", "torchrun restarts": str(number)}
+        fields = {"world_size": ranks, "started": now - 30 + 10 * number, "environment": launcher}
+        for rank in range(ranks):
+            records = [step(n, tokens=tokens, sync="averaged") for n in range(1, 6 + number)]
+            run = f"20261130-030726-r4jx-78{number}"
+            service.post(batch(run, records, rank=rank, name="restarted", **fields))
 
 
 def _of_long(number: int, now: float) -> StepRecord:

@@ -58,6 +58,7 @@ RUNS = {  # name of the page: name of the run
     "long": "long pretraining",
     "wide": "1,024 ranks",
     "imported": "trainer",
+    "attempts": "restarted",
     "live": "live",
 }
 BUTTONS = {"note": "Note", "deletion": "Delete"}  # to the pages that only a form leads to

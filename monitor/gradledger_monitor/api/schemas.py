@@ -17,6 +17,7 @@ from gradledger_monitor.model.findings import (
 )
 from gradledger_monitor.reports.objectives import ObjectiveSummary
 from gradledger_monitor.reports.topology import RunTopology
+from gradledger_monitor.store.runs.attempts import Attempt
 from gradledger_monitor.store.runs.queries import RunRow
 
 
@@ -64,6 +65,12 @@ class RunList(BaseModel):
     """One page of runs."""
 
     runs: list[RunRow]
+
+
+class AttemptList(BaseModel):
+    """The attempts of a job, the first one first."""
+
+    attempts: list[Attempt]
 
 
 class FindingList(BaseModel):

@@ -18,6 +18,7 @@ from gradledger_monitor.reports.incident import Cost, Incident
 from gradledger_monitor.reports.objectives import ObjectiveSummary
 from gradledger_monitor.reports.terminal import step_span
 from gradledger_monitor.reports.verdict_json import verdict_json
+from gradledger_monitor.store.runs.attempts import Attempt
 from gradledger_monitor.store.steps.curves import Curves
 from gradledger_web import (
     assets,
@@ -83,6 +84,7 @@ def as_json(incident: Incident) -> str:
         "omitted_events": incident.omitted_events,
         "not_measured": dict(incident.unmeasured),
         "around": incident.around,
+        "attempts": [asdict(attempt) for attempt in incident.attempts],
         "environment": run.environment,
         "config": run.config,
     }
@@ -175,6 +177,7 @@ def _markdown(incident: Incident) -> Iterator[str]:
     yield f"{formatting.clock(run.started)}, last seen {formatting.clock(run.last_seen)}."
     yield from _onset(incident)
     yield from _objectives(incident)
+    yield from _table("Attempts of this job", _ATTEMPT, list(map(_attempt, incident.attempts)))
     yield from _rank_lines(incident)
     yield from _table("Decision tree", ("question", "answer", "reason"), _tree(incident))
     for title, findings in (("Findings", incident.causes), ("Symptoms", incident.symptoms)):
@@ -229,6 +232,14 @@ def _rank_lines(incident: Incident) -> Iterator[str]:
     rows = [(row.rank, row.absent or row.role, formatting.count(row.tokens)) for row in ranks.rows]
     yield from ("", _row(("rank", "role", "tokens")), _row(["---"] * 3))
     yield from (_row([_escaped(str(cell)) for cell in row]) for row in rows)
+
+
+_ATTEMPT = ("attempt", "run", "launcher", "ranks", "last step", "verdict")
+
+
+def _attempt(attempt: Attempt) -> tuple[Any, ...]:
+    run = (attempt.number, attempt.run, attempt.restarts)
+    return (*run, attempt.world_size, attempt.steps, attempt.verdict)
 
 
 def cost_text(cost: Cost) -> str:

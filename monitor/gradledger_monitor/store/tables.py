@@ -50,7 +50,8 @@ def _many_rows_run_column() -> Column[int]:
 # still misses ranks. ``stall_at``: when the run counts as stalled if no step arrives.
 # ``evaluator``: the version of the code that evaluated the run last. ``earlier_version``: a part of
 # the verdict is of an earlier evaluation that cannot be repeated. ``evaluation_note``: a sentence
-# for people on why the run was evaluated again, or could not be.
+# for people on why the run was evaluated again, or could not be. ``job``: equal in the attempts of
+# one job, see model/attempts.py.
 runs = Table(
     "runs",
     metadata,
@@ -80,6 +81,7 @@ runs = Table(
     Column("evaluator", String(64)),
     Column("earlier_version", Boolean, nullable=False, server_default=false()),
     Column("evaluation_note", Text),
+    Column("job", String(32), index=True),
     Index("ix_runs_last_seen", "last_seen"),
 )
 

@@ -59,6 +59,12 @@ train_ranks(5, "second")
         environments = [run["environment"] for run in service.get("/runs").json()["runs"]]
         assert {each["torchrun restarts"] for each in environments} == {"0", "1"}
         assert len({each["torchrun job"] for each in environments}) == 1
+        last = service.get("/runs").json()["runs"][0]["id"]
+        linked = service.get(f"/runs/{last}/attempts").json()["attempts"]
+        assert [(each["steps"], each["restarts"]) for each in linked] == [
+            (3, "torchrun restart 0"),
+            (5, "torchrun restart 1"),
+        ]
 
 
 def test_torchrun_twice_with_one_address_in_one_command_is_two_runs(
@@ -72,6 +78,8 @@ def test_torchrun_twice_with_one_address_in_one_command_is_two_runs(
         done = commands.run(RANKS + "train_ranks(4)", service.url, *command)
         assert "gradledger:" not in done.stderr
         assert_runs(service, 4, 4)
+        for run in service.get("/runs").json()["runs"]:
+            assert service.get(f"/runs/{run['id']}/attempts").json() == {"attempts": []}
 
 
 def test_ranks_spawned_twice_by_one_process_are_two_runs(

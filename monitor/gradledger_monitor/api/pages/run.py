@@ -27,7 +27,7 @@ from gradledger_monitor.rules.overrides import is_overridden
 from gradledger_monitor.rules.rule import Window
 from gradledger_monitor.store.alerts import acknowledgements
 from gradledger_monitor.store.database import Store
-from gradledger_monitor.store.runs import listing, notes, queries, tags
+from gradledger_monitor.store.runs import attempts, listing, notes, queries, tags
 from gradledger_monitor.store.runs.queries import RunRow, UnknownRun
 from gradledger_monitor.store.steps import curves
 from gradledger_monitor.store.steps.curves import Curves, Span
@@ -77,6 +77,7 @@ def show_run(
         tree=tree_svg.build_nodes(evaluation, summary.causes, latest, row.world_size),
         objectives=objectives,
         ranks=ranks,
+        attempts=attempts.attempts(store, run),
         layers=layer_map.layer_maps(layers_by_step(store, run, optimizer)),
         why_no_layers=layer_map.why_empty(evaluation.coverage),
         coverage=coverage,

@@ -11,6 +11,7 @@ from gradledger_monitor.api import schemas
 from gradledger_monitor.api.app_state import JsonResponse, StoreDep
 from gradledger_monitor.api.middleware.credentials import token_name
 from gradledger_monitor.api.schemas import (
+    AttemptList,
     FindingList,
     RunList,
     StepDocument,
@@ -30,6 +31,7 @@ from gradledger_monitor.rules.objective_verdicts import ObjectiveVerdict, object
 from gradledger_monitor.rules.rule import Window
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.runs import queries
+from gradledger_monitor.store.runs.attempts import attempts
 from gradledger_monitor.store.runs.deletion import delete_run as delete
 from gradledger_monitor.store.runs.queries import UnknownRun
 
@@ -99,6 +101,17 @@ def get_quarantined(store: StoreDep, run: RunId) -> JsonResponse:
     """Steps that could not be evaluated, so that no rule applied: the first 100, and why."""
     require_run(store, run)
     return JsonResponse(queries.quarantined_steps(store, run))
+
+
+@router.get("/{run}/attempts", response_model=AttemptList, responses=problems(404, 422))
+def get_attempts(store: StoreDep, run: RunId) -> JsonResponse:
+    """The attempts of the job of a run, which a launcher started again, in order.
+
+    Restarts of one torchrun and starts of one requeued SLURM job are attempts. The list includes
+    the run itself, and is empty if the run is the only one.
+    """
+    require_run(store, run)
+    return JsonResponse({"attempts": attempts(store, run)})
 
 
 @router.get("/{run}/verdict", response_model=VerdictDocument, responses=problems(404, 422))

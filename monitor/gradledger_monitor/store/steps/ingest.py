@@ -11,6 +11,7 @@ from sqlalchemy import Connection, Row, bindparam, func, select, update
 
 from gradledger_monitor.ingest import schema
 from gradledger_monitor.ingest.decode import Batch, ProcessRecords, Refusal, Refusals
+from gradledger_monitor.model.attempts import job_key
 from gradledger_monitor.model.run_history import BEFORE_EVALUATION, LATE_STEPS
 from gradledger_monitor.store import dialects
 from gradledger_monitor.store.database import Store
@@ -142,9 +143,11 @@ def _create_run(connection: Connection, record: schema.RunRecord, now: float) ->
 
 
 def _description(record: schema.RunRecord) -> dict[str, Any]:
+    name, project = without_nul(record.name), without_nul(record.project)
     return {
-        "name": without_nul(record.name),
-        "project": without_nul(record.project),
+        "name": name,
+        "project": project,
+        "job": job_key(name, project, record.environment),
         "optimizers": record.optimizers,
         "config": record.config,
         "environment": record.environment,
