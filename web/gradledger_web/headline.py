@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from gradledger_monitor.evaluation.decision_tree import QUESTIONS
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 WRONG_GRADIENT = "the applied gradient is not the one the loop intends"
 GRADIENT_UNAFFECTED = ("scaler.missing_update",)  # a structural error about the scale alone
+NO_RANKS: Mapping[int, int] = MappingProxyType({})
 _CHECKS = {
     "loss": "course of the training loss",
     "run": "progress",
@@ -50,9 +52,13 @@ class Summary:
 
 
 def summarize(
-    evaluation: EvaluationResult, steps: int, ranks: int = 1, absent: Sequence[int] = ()
+    evaluation: EvaluationResult, steps: int, ranks: int = 1, absent: Mapping[int, int] = NO_RANKS
 ) -> Summary:
-    """Summarize the evaluation of ``steps`` optimizer steps; ``absent`` ranks never sent one."""
+    """Summarize the evaluation of ``steps`` optimizer steps.
+
+    ``absent`` are the ranks without a record of the last one, with the last that they sent; 0 if
+    they never sent one.
+    """
     ordered = sorted(evaluation.findings, key=_reading_order)
     causes = [finding for finding in ordered if finding.inhibited_by is None]
     symptoms = [finding for finding in ordered if finding.inhibited_by is not None]
@@ -72,13 +78,19 @@ def _acknowledged(causes: list[Finding]) -> str:
     return f"Acknowledged: {number} of {formatting.plural(len(problems), 'finding')}."
 
 
-def _extent(ranks: int, absent: Sequence[int]) -> str:
-    """Over which ranks a verdict holds, where some never sent a record."""
+def _extent(ranks: int, absent: Mapping[int, int]) -> str:
+    """Over which ranks a verdict holds, where some sent no record, or none of the last step."""
     if not absent:
         return ""
-    present = [rank for rank in range(ranks) if rank not in set(absent)]
-    holds = f"this holds for {formatting.rank_names(present)}: " if present else ""
-    return f"{holds}{formatting.rank_names(absent)} never sent a record."
+    present = [rank for rank in range(ranks) if rank not in absent]
+    never = [rank for rank, last in absent.items() if not last]
+    behind = [rank for rank, last in absent.items() if last]
+    reasons = [f"{formatting.rank_names(never)} never sent a record"] if never else []
+    if behind:
+        reasons.append(f"{formatting.rank_names(behind)} sent no record of the last step")
+    since = f"after step {formatting.count(min(absent.values()))}, " if not never else ""
+    holds = f"{since}this holds for {formatting.rank_names(present)}: " if present else ""
+    return f"{holds}{', and '.join(reasons)}."
 
 
 def _reading_order(finding: Finding) -> tuple[bool, int]:
@@ -110,7 +122,7 @@ def _sentence_and_detail(
 
 
 def verdict_meaning(
-    evaluation: EvaluationResult, steps: int, ranks: int, absent: Sequence[int] = ()
+    evaluation: EvaluationResult, steps: int, ranks: int, absent: Mapping[int, int] = NO_RANKS
 ) -> str:
     """What the verdict means for this run, for the line behind ``BALANCED:``."""
     meaning = _meaning(evaluation, steps, ranks)

@@ -30,9 +30,9 @@ class CheckedRun:
     revision: Revision = NOT_KNOWN
 
     @property
-    def absent(self) -> Sequence[int]:
-        """The ranks that never sent a record."""
-        return self.topology.never_sent if self.topology else ()
+    def absent(self) -> Mapping[int, int]:
+        """The ranks without a record of the last step, with their last one; 0 for none."""
+        return self.topology.absent if self.topology else {}
 
     def report(self) -> RenderableType:
         """What a person reads in a terminal."""

@@ -69,9 +69,9 @@ class Incident:
     attempts: list[Attempt]
 
     @property
-    def absent(self) -> list[int]:
-        """The ranks that never sent a record."""
-        return self.topology.never_sent if self.topology else []
+    def absent(self) -> dict[int, int]:
+        """The ranks without a record of the last step, with their last one; 0 for none."""
+        return self.topology.absent if self.topology else {}
 
     @property
     def optimizer(self) -> int:

@@ -167,7 +167,7 @@ def _markdown(incident: Incident) -> Iterator[str]:
     summary = _summary(incident)
     yield f"# Post-mortem: {_escaped(run.name)}"
     yield ""
-    yield f"**{run.verdict.upper()}**: {_escaped(summary.sentence)}"
+    yield f"**{run.verdict.upper()}**: {_escaped(f'{summary.sentence} {summary.detail}')}"
     yield ""
     if incident.changed:
         yield f"**What changed**: {_escaped(incident.changed)}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal, TextIO
@@ -60,13 +60,14 @@ def report(
     steps: int,
     ranks: int,
     evaluation: EvaluationResult,
-    absent: Sequence[int] = (),
+    absent: Mapping[int, int] = headline.NO_RANKS,
     revision: str = "",
     objectives: Sequence[ObjectiveSummary] = (),
 ) -> RenderableType:
     """The verdict, the findings with their fixes, several objectives, and the decision tree.
 
-    ``absent`` are the ranks that never sent a record; ``revision``: which code was trained.
+    ``absent`` are the ranks without a record of the last step, with their last one; ``revision``:
+    which code was trained.
     """
     evaluation = sanitize(evaluation)  # its texts come from a training process
     return Group(
@@ -81,7 +82,9 @@ def report(
     )
 
 
-def _verdict(steps: int, ranks: int, evaluation: EvaluationResult, absent: Sequence[int]) -> Text:
+def _verdict(
+    steps: int, ranks: int, evaluation: EvaluationResult, absent: Mapping[int, int]
+) -> Text:
     meaning = headline.verdict_meaning(evaluation, steps, ranks, absent)
     return Text.assemble((evaluation.verdict.upper(), STYLES[evaluation.verdict]), f": {meaning}")
 

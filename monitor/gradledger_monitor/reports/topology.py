@@ -15,12 +15,21 @@ EARLIER = 3  # steps whose targets are compared with those of the last one; of m
 
 @dataclass(frozen=True)
 class RunTopology:
-    """The topology at a step; ``never_sent`` are ranks from which no record arrived at all."""
+    """The topology at a step; ``never_sent`` are ranks from which no record arrived at all.
+
+    ``behind`` are the others that sent no record of this step, each with its last one before.
+    """
 
     optimizer: int
     step: int
     never_sent: list[int]
+    behind: dict[int, int]
     topology: Topology
+
+    @property
+    def absent(self) -> dict[int, int]:
+        """The ranks without a record of this step, with their last one before; 0 for none."""
+        return dict.fromkeys(self.never_sent, 0) | self.behind
 
 
 def run_topology(
@@ -39,10 +48,13 @@ def run_topology(
         return None
     window = at_step(recent.windows, optimizer, step)
     objectives = window.facts.objectives if window else []
+    never_sent = queries.ranks_without_records(store, run)
+    silent = sorted(set(range(info.world_size)) - set(recent.records[step]) - set(never_sent))
     return RunTopology(
         optimizer=optimizer,
         step=step,
-        never_sent=queries.ranks_without_records(store, run),
+        never_sent=never_sent,
+        behind=queries.last_steps_of_ranks(store, run, optimizer, step, silent) if silent else {},
         # with the loss whose ledger is shown first
         topology=topology(
             info.world_size,

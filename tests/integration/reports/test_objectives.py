@@ -139,3 +139,16 @@ def test_the_ranks_of_a_run_are_in_its_post_mortem(store: Store) -> None:
     assert "| 2 | never sent a record |" in markdown(incident)
     assert json.loads(as_json(incident))["topology"]["never_sent"] == [2]
     assert "Never sent a record" in html(incident)
+
+
+def test_a_rank_that_became_silent_is_named_with_its_last_step(store: Store) -> None:
+    for rank, steps in enumerate((6, 6, 4)):
+        records = [step(n, sync="averaged") for n in range(1, steps + 1)]
+        send(store, records, run="r1", rank=rank, world_size=3)
+    while evaluate_pending(store, 0):
+        pass
+    incident = build_incident(store, "r1")
+    silent = "fter step 4, this holds for ranks 0 and 1: rank 2 sent no record of the last step."
+    assert silent in html(incident) and silent in markdown(incident)
+    assert json.loads(as_json(incident))["topology"]["behind"] == {"2": 4}
+    assert "| 2 | no record of this step |" in markdown(incident)

@@ -125,14 +125,25 @@ def test_acknowledged_findings_are_counted() -> None:
 
 def test_a_verdict_names_the_ranks_over_which_it_holds() -> None:
     result = evaluation("broken", finding("x.err", "error"))
-    summary = headline.summarize(result, 8, 4, absent=[3])
+    summary = headline.summarize(result, 8, 4, absent={3: 0})
     assert summary.detail == "This holds for ranks 0, 1 and 2: rank 3 never sent a record."
-    assert headline.verdict_meaning(result, 8, 4, absent=[3]) == (
+    assert headline.verdict_meaning(result, 8, 4, absent={3: 0}) == (
         "1 error in 8 steps on 4 ranks; this holds for ranks 0, 1 and 2: rank 3 never sent a record"
     )
-    many = headline.summarize(evaluation("incomplete"), 8, 1_024, absent=list(range(1, 1_024)))
+    many = headline.summarize(
+        evaluation("incomplete"), 8, 1_024, absent=dict.fromkeys(range(1, 1_024), 0)
+    )
     assert many.detail == (
         "This holds for rank 0: ranks 1, 2, 3, 4, 5, 6, 7, 8 and 1015 more never sent a record."
+    )
+    behind = headline.summarize(evaluation("balanced"), 40, 4, {2: 9, 3: 12})
+    assert behind.detail == (
+        "After step 9, this holds for ranks 0 and 1: ranks 2 and 3 sent no record of the last step."
+    )
+    both = headline.summarize(evaluation("balanced"), 40, 4, {3: 0, 2: 12})
+    assert both.detail == (
+        "This holds for ranks 0 and 1: "
+        "rank 3 never sent a record, and rank 2 sent no record of the last step."
     )
 
 

@@ -66,7 +66,7 @@ def show_run(
     windows = recent.windows
     objectives = summarize(optimizer, windows, evaluation.findings)
     shape = run_topology(store, run, optimizer, recent)
-    absent = shape.never_sent if shape else []
+    absent = shape.absent if shape else {}
     summary = headline.summarize(evaluation, row.steps, row.world_size, absent)
     ranks = rank_table.table(shape.topology, shape.step, shape.never_sent) if shape else None
     return page(

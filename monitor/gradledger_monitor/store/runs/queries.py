@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,9 +16,10 @@ from gradledger_monitor.model.step_facts import RunInfo
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.packing import read_record, unpack_records
 from gradledger_monitor.store.runs import code_locations
-from gradledger_monitor.store.steps import chunks
+from gradledger_monitor.store.steps.chunks import holding
 from gradledger_monitor.store.tables import (
     acknowledgements,
+    chunks,
     evaluations,
     facts,
     findings,
@@ -117,8 +119,8 @@ def step_records(store: Store, run: str, optimizer: int, step: int) -> dict[int,
     """The records of one step by rank."""
     with store.reading() as connection:
         key = connection.scalar(select(runs.c.key).where(runs.c.id == run))
-        holding = list(chunks.holding(connection, key, optimizer, step - 1, step)) if key else []
-    records = {chunk.rank: unpack_records(chunk.records).get(step) for chunk in holding}
+        held = list(holding(connection, key, optimizer, step - 1, step)) if key else []
+    records = {chunk.rank: unpack_records(chunk.records).get(step) for chunk in held}
     return {rank: read_record(raw) for rank, raw in sorted(records.items()) if raw is not None}
 
 
@@ -223,6 +225,19 @@ def ranks_without_records(store: Store, run: str) -> list[int]:
         row = require_run(connection, run)
         present = set(connection.scalars(select(ranks.c.rank).where(ranks.c.run == row.key)))
     return [rank for rank in range(row.world_size) if rank not in present]
+
+
+def last_steps_of_ranks(
+    store: Store, run: str, optimizer: int, before: int, of_ranks: Sequence[int]
+) -> dict[int, int]:
+    """The last step before one that each of these ranks sent a record of; 0 if it sent none."""
+    of_rank = (chunks.c.run == ranks.c.run, chunks.c.rank == ranks.c.rank)
+    earlier = (chunks.c.optimizer == optimizer, chunks.c.last < before)
+    last = select(func.max(chunks.c.last)).where(*of_rank, *earlier).correlate(ranks)
+    query = select(ranks.c.rank, last.scalar_subquery())
+    query = query.where(ranks.c.run == _key_of(run), ranks.c.rank.in_(of_ranks))
+    with store.reading() as connection:
+        return {rank: step or 0 for rank, step in connection.execute(query.order_by(ranks.c.rank))}
 
 
 def last_evaluated_steps(store: Store, run: str) -> dict[int, int]:
