@@ -37,6 +37,7 @@ from gradledger_monitor.store.evaluation.results import (
     save_snapshot,
 )
 from gradledger_monitor.store.failures import is_outage, log_failure
+from gradledger_monitor.store.runs import attempts
 from gradledger_monitor.store.runs.queries import UnknownRun
 from gradledger_monitor.workers import evaluation_restore
 
@@ -303,7 +304,10 @@ class Evaluator:
             return None
         if state.position.skipping.get(optimizer):
             timeout = max(timeout, SKIPPING_TIMEOUT)
-        return state.position.received[optimizer] + timeout
+        inactive_at = state.position.received[optimizer] + timeout
+        if inactive_at <= self._now() and attempts.has_later(self._store, status.info.run):
+            return None  # its launcher ended this attempt, and started the next
+        return inactive_at
 
     def _detect_inactivity(
         self, status: RunStatus, state: RunState
@@ -323,7 +327,10 @@ class Evaluator:
         alive = [r for r in ranks.values() if r.heartbeat is not None and r.heartbeat > since]
         return Inactivity(
             seconds=now - since,
-            silent=sorted(r for r, s in ranks.items() if now - s.last_seen > HEARTBEATS_LOST),
+            # not by ``last_seen``: another process may have sent the spool of one that is gone
+            silent=sorted(
+                r for r, s in ranks.items() if now - (s.heartbeat or 0.0) > HEARTBEATS_LOST
+            ),
             backwards=max((s.backwards for s in alive if s.backwards is not None), default=None),
         )
 

@@ -46,6 +46,37 @@ def test_a_stall_is_reported_while_it_is_ongoing(store: Store) -> None:
     assert evaluator.evaluate_pending() == []
 
 
+def test_the_spool_of_a_dead_process_that_another_one_sends_is_no_heartbeat(store: Store) -> None:
+    clock = Clock()
+    evaluator = Evaluator(store, now=clock)
+    live(store, evaluator, clock, 1, 20)
+    clock.time += 55
+    send(store, [fair_step(20)], clock.time)
+    clock.time += 10
+    evaluator.evaluate_pending()
+    (finding,) = stalls(store)
+    assert "No heartbeat from rank 0" in finding.summary
+
+
+def test_an_attempt_does_not_stall_after_which_its_launcher_started_the_next(store: Store) -> None:
+    clock = Clock()
+    evaluator = Evaluator(store, now=clock)
+    for restarts, run in enumerate(("r", "next")):
+        launcher = {"torchrun launch": "1f2e", "torchrun restarts": str(restarts)}
+        for number in range(1, 21):
+            clock.time += 1
+            fields = {"environment": launcher, "started": 9_000.0 + restarts}
+            record = fair_step(number)
+            record.time = clock.time
+            send(store, [record], clock.time, run=run, **fields)
+            evaluator.evaluate_pending()
+    clock.time += 1_000
+    evaluator.evaluate_pending()
+    assert judged(store) == 20 and not stalls(store)
+    # the last attempt has none after it
+    assert [f.rule for f in evaluation(store, "next").findings] == ["run.stalled"]
+
+
 def test_a_run_does_not_stall_whose_ranks_have_ended_but_for_one_that_never_sent(
     store: Store,
 ) -> None:

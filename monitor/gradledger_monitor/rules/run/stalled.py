@@ -47,9 +47,9 @@ class Stalled(Rule):
 
     **When it is silent**
 
-    Fewer than 10 steps; evaluation or checkpoints within that time; a run that has ended;
-    records that arrive more than ten minutes late, such as from a spool; five minutes while the
-    hooks skip short steps.
+    Fewer than 10 steps; evaluation or checkpoints within that time; a run that has ended, or whose
+    launcher started the next attempt; records that arrive more than ten minutes late, such as from
+    a spool; five minutes while the hooks skip short steps.
 
     **Incidents**
 

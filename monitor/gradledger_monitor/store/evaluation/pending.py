@@ -53,9 +53,8 @@ class RunStatus:
 
 @dataclass(frozen=True)
 class RankActivity:
-    """When a rank last sent anything, and its last heartbeat. Times are Unix seconds."""
+    """The last heartbeat of a rank, in Unix seconds, and its backwards since its last step."""
 
-    last_seen: float
     heartbeat: float | None
     backwards: int | None
 
@@ -107,13 +106,11 @@ def _inactivity(row: Row[Any]) -> Inactivity:
 
 def rank_activity(store: Store, status: RunStatus) -> dict[int, RankActivity]:
     """The activity of the ranks that have not ended."""
-    columns = (ranks.c.rank, ranks.c.last_seen, ranks.c.heartbeat, ranks.c.backwards)
+    columns = (ranks.c.rank, ranks.c.heartbeat, ranks.c.backwards)
     query = select(*columns).where(ranks.c.run == status.key, ranks.c.ended.is_(None))
     with store.reading() as connection:
         return {
-            row.rank: RankActivity(
-                last_seen=row.last_seen, heartbeat=row.heartbeat, backwards=row.backwards
-            )
+            row.rank: RankActivity(heartbeat=row.heartbeat, backwards=row.backwards)
             for row in connection.execute(query)
         }
 

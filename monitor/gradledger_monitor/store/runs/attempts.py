@@ -48,3 +48,9 @@ def attempts(store: Store, run: str) -> list[Attempt]:
         )
         for number, row in enumerate(attempts_of(run, rows), start=1)
     ]
+
+
+def has_later(store: Store, run: str) -> bool:
+    """Whether the job of a run has a later attempt."""
+    ids = [attempt.run for attempt in attempts(store, run)]
+    return bool(ids) and ids[-1] != run
