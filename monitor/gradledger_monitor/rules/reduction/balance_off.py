@@ -39,8 +39,7 @@ FIX_JOIN = """\
 with model.join(divide_by_initial_world_size=False):   # a comm hook divides by itself"""
 
 FIX_LEFT = """\
-# active: the ranks that have data left in this step, whose tokens are counted
-loss = F.cross_entropy(logits, labels, reduction="sum") * active / tokens"""
+# Multiply the loss by the number of ranks that have data left in the step, not by all ranks."""
 
 FIX_IDLE = """\
 tokens = torch.tensor(own_tokens)              # 0 on a rank without data
