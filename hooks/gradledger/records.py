@@ -97,18 +97,14 @@ class Term:
     element_weight: float | None = None  # the gradient of one of them, including the loss scale
     of: str | None = None  # the loss node inside, if the counted elements are a function of one
     nonlinear: bool = False  # a non-linear function of a scalar is between the root and this term
-    # the outermost such function: its number in the micro-batch, and the gradient that arrives at
-    # it, including the loss scale
-    function: int | None = None
-    function_weight: float | None = None
+    function: int | None = None  # the outermost such function: its number in the micro-batch
+    function_weight: float | None = None  # the gradient that arrives at it, with the loss scale
     penalty: bool = False  # a function of parameters alone
     compares: bool = False  # the examples of the micro-batch with each other, in a matrix of pairs
     again: bool = False  # the same loss, not one like it, was in the backward before, too
-    # Of the inputs of a concatenation below it, the only one with a gradient, from 0; the number of
-    # its inputs; and whether parameters get a gradient by another way than through it, too.
-    part: int | None = None
-    parts: int | None = None
-    beside_parts: bool = False
+    part: int | None = None  # the only input with a gradient, from 0, of a concatenation below it
+    parts: int | None = None  # all inputs of that concatenation
+    beside_parts: bool = False  # parameters get a gradient by another way than through it, too
     inferred: str | None = None  # how the reduction of a hidden graph was found, and how sure it is
     missing: dict[str, str] = field(default_factory=dict)
 
@@ -131,8 +127,7 @@ class MicroBatch:
     wrapper: Literal["sync", "no_sync", "bypassed"] | None = None  # synchronisation mode
     # of the first of several losses: equal for the same head and operations (``tasks.py``)
     task: int | None = None
-    # further losses of it, whose gradients reach other optimizers only: they are not in ``terms``
-    elsewhere: int = 0
+    elsewhere: int = 0  # further losses that reach other optimizers only: not in ``terms``
     relayed: bool = False  # it started from gradients that were passed in, and reached no loss
     reaches_input: bool = False  # it gave a gradient to a leaf that is no parameter
     rescaled: float | None = None  # the factor on the gradients between the last backward and it

@@ -73,9 +73,7 @@ class RunInfo:
     # other ranks, which pass gradients on in a pipeline, with fingerprints of their parameters
     earlier_stages: tuple[tuple[int, Replica | None], ...] = ()
     apart: tuple[topology.Apart, ...] = ()  # other ranks, which train on other data
-    left: int = (
-        0  # other ranks, which have left a `Join` in which DDP divides by the remaining ones
-    )
+    left: int = 0  # other ranks, which have left a ``Join`` that divides by the remaining ones
 
     def optimizer_name(self, optimizer: int) -> str:
         """Class of the optimizer with this number, e.g. AdamW."""

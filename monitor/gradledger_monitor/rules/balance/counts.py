@@ -201,3 +201,11 @@ def _candidates(
     for each in previous:
         candidates["previous", each.objective, each.unit] = each.window
     return candidates
+
+
+def tokens_by_index(objective: Objective) -> set[float]:
+    """The tokens of the micro-batches of each index, over all ranks."""
+    totals: dict[int, float] = {}
+    for line in objective.ledger.lines:
+        totals[line.micro_batch] = totals.get(line.micro_batch, 0.0) + line.tokens
+    return set(totals.values())

@@ -17,7 +17,7 @@ from gradledger_monitor.rules.balance.after_backward import (
     excess_of_combination,
     multiplied_later,
 )
-from gradledger_monitor.rules.balance.counts import FOLLOWED, SHOWN
+from gradledger_monitor.rules.balance.counts import FOLLOWED, SHOWN, tokens_by_index
 from gradledger_monitor.rules.balance.divisors import (
     are_shares,
     by_divisors_of_micro_batches,
@@ -202,15 +202,14 @@ def _partial(
     """B = k/K, where the last fair window held K micro-batches, and more than one."""
     k = facts.micro_batches_of(objective)
     fair = next((c for c in reversed(past) if c.pattern in FAIR), None)
-    full = None if fair is None else fair.micro_batches
+    full = fair.micro_batches if fair else 1
     # a fair window of one micro-batch shows no K: its mean is right whatever K is
-    if full is None or full in (1, k) or not Near(balance, facts.tolerance)(k / full):
+    if fair is None or full in (1, k) or not Near(balance, facts.tolerance)(k / full):
         return None
     if not _Explains(facts, past)(lambda micro_batches: micro_batches / full):
         return None
-    left_out = 0
-    if fair is not None and fair.batches == full and facts.record.batches is not None:
-        left_out = max(0, facts.record.batches - len(facts.record.micro_batches))
+    drawn = facts.record.batches if fair.batches == full else None
+    left_out = max(0, (drawn or 0) - len(facts.record.micro_batches))
     return Diagnosis("partial", objective=objective, ratio=k / full, left_out=left_out)
 
 
@@ -325,7 +324,7 @@ def _by_earlier_count(
             measured = (closed.balance / (facts.run.declared_scale or 1.0), closed.tokens)
             (before if fair else since).append(measured)
     count = None if fair is None or fair.unit != objective.reading.unit else fair.tokens
-    if not count or _tokens_by_index(objective) == {count}:
+    if not count or tokens_by_index(objective) == {count}:
         return None  # it is also the count of each micro-batch
 
     def is_divisor(measured: tuple[float, float]) -> bool:
@@ -387,14 +386,6 @@ def _as_division(constant: float, k: int) -> str:
         f". If it is the division by K, that is one by {divisor}, and the gradient is "
         f"{significant(k / divisor)} times too large"
     )
-
-
-def _tokens_by_index(objective: Objective) -> set[float]:
-    """The tokens of the micro-batches of each index, over all ranks."""
-    totals: dict[int, float] = {}
-    for line in objective.ledger.lines:
-        totals[line.micro_batch] = totals.get(line.micro_batch, 0.0) + line.tokens
-    return set(totals.values())
 
 
 def _by_number(
