@@ -1085,6 +1085,7 @@ def test_episodes_of_one_step_each_may_add_up_until_two_are_equally_long() -> No
         (1, 10, "token", "missing"),
         (1, 30, None, "missing"),  # a batch in three parts
         (3, 10, None, "missing"),
+        (1, None, None, "missing"),  # nothing shows the samples
         (None, None, None, "missing"),
     ],
 )
@@ -1092,7 +1093,7 @@ def test_backwards_with_whole_batches_of_one_delivery_may_be_of_separate_losses(
     batches: int | None, batch_size: int | None, contract: Any, pattern: Pattern
 ) -> None:
     def diagnosis(share: float) -> Diagnosis:
-        terms = [term(10, share / 10, samples=10)] * 3
+        terms = [term(10, share / 10, samples=batch_size and 10)] * 3
         step = record(terms, batches=batches, batch_size=batch_size)
         return first(facts(step, contract=contract))
 

@@ -63,6 +63,8 @@ def test_pairs_with_a_memory_of_features_are_comparisons() -> None:
     similarities = rows @ memory.T
     pairs = similarities[anchor, positive] - similarities.logsumexp(1)[anchor]
     assert _compares(F.softplus(-pairs).mean())
+    positions = torch.rand(30, 3).gt(0.2).nonzero(as_tuple=True)
+    assert not _compares((rows.exp()[positions] - 1).square().mean())
     targets = torch.randint(0, 64, (30,))  # one for each row: a cross entropy over the memory
     assert not _compares(F.softplus(-similarities[torch.arange(30), targets]).mean())
 
@@ -75,6 +77,9 @@ def test_sums_of_the_examples_of_each_class_are_comparisons() -> None:
     assert _compares(torch.logsumexp(masked, 0).sum() / 5)
     assert _compares(torch.log(1 + similarities.exp().where(positive, 0.0).sum(0)).sum() / 5)
     assert not _compares(torch.logsumexp(masked, 1).sum() / 30)
+    assert not _compares(torch.logsumexp(proxies @ rows.T, 0).sum() / 30)  # over the classes
+    heads = torch.stack([rows, rows.exp()]).log_softmax(-1)
+    assert not _compares(torch.logsumexp(heads, 0)[:, 0].sum() / 30)  # over an ensemble
     assert not _compares(torch.log(1 + similarities.exp().sum(1)).sum() / 30)
 
 

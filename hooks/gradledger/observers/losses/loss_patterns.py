@@ -56,6 +56,12 @@ _OF_ROWS = RESHAPES | PRODUCTS | {"TBackward0"}
 _ALL_PAIRS = frozenset({"MmBackward0", "CdistBackward0", "EuclideanDistBackward0"})
 _RUNNING_SUMS = frozenset({"CumsumBackward0", "LogcumsumexpBackward0"})
 _LOGARITHMS = frozenset({"LogBackward0", "Log1PBackward0"})
+_BY_ELEMENT = (
+    ADDITIONS
+    | PRODUCTS
+    | {"ExpBackward0", "CatBackward0"}
+    | {"MaskedFillBackward0", "MaskedFillBackward1", "WhereBackward0"}
+)
 # The search for pairs ends there; sums over groups, such as over the edges of a node, are no pairs.
 _ENDS_OF_PAIRS = (
     _ALL_PAIRS
@@ -137,8 +143,8 @@ def compares_examples(loss: LossNode) -> bool:
     """Whether elements of a loss are pairs of examples, or sums of examples.
 
     Pairs are of a matrix of rows and the same rows, of rows that integer indices pick twice, or
-    picked from a matrix more often than it has rows (as of a memory of features). Sums are of each
-    row with all rows before it, or of the similarities of all rows to a class.
+    picked from a matrix of rows and stored features, more often than it has rows. Sums are of each
+    row with all rows before it, or of the similarities of all rows to the parameter of a class.
 
     How many of them a micro-batch has follows from its classes, not from its size.
     """
@@ -156,27 +162,48 @@ def _compares_rows(node: Any) -> bool:
 
 
 def _picks_pairs(node: Any) -> bool:
-    if node.name() != "IndexBackward0":
+    """Of rows and stored ones, which have no gradient."""
+    if node.name() != "IndexBackward0" or len(node._saved_self_sym_sizes) != 2:
         return False
-    rows, indices = node._saved_self_sym_sizes[0], saved_list(node, "indices")
-    if len(indices) < 2 or any(index is None or index.dtype == torch.bool for index in indices):
+    indices = saved_list(node, "indices")
+    if len(indices) != 2 or any(
+        i is None or i.dim() != 1 or i.dtype is torch.bool for i in indices
+    ):
         return False
-    return any(index is not None and index.numel() > rows for index in indices)
+    matrix = _matrix_of_pairs(node)
+    often = any(i is not None and i.numel() > node._saved_self_sym_sizes[0] for i in indices)
+    return often and matrix is not None and None in [side for side, _ in matrix.next_functions]
 
 
 def _adds_up_rows(node: Any) -> bool:
-    """As the risk sets of a survival loss, and the proxies of classes."""
+    """As the risk sets of a survival loss, and what a loss adds up for each proxy of a class."""
     name = node.name()
     if name in _RUNNING_SUMS:
         return bool(node._saved_dim == 0)
-    if name == LOGSUMEXP:
-        return tuple(node._saved_dim) == (0,)
-    if name not in _LOGARITHMS:
+    if name in _LOGARITHMS:
+        node = node.next_functions[0][0]
+        while node is not None and node.name() in ADDITIONS:
+            node = node.next_functions[0][0]
+        name = "" if node is None else node.name()
+    if name not in (LOGSUMEXP, "SumBackward1") or tuple(node._saved_dim) != (0,):
         return False
-    below = node.next_functions[0][0]
-    while below is not None and below.name() in ADDITIONS:
-        below = below.next_functions[0][0]
-    return below is not None and below.name() == "SumBackward1" and below._saved_dim == (0,)
+    matrix = None if node is None else _matrix_of_pairs(node)
+    if matrix is None or len(matrix.next_functions) != 2:
+        return False
+    rows, columns = (_rows(side) for side, _ in matrix.next_functions)
+    return _is_parameter(columns) and not _is_parameter(rows)
+
+
+def _is_parameter(node: Any) -> bool:
+    return node is not None and node.name() == PARAMETER
+
+
+def _matrix_of_pairs(node: Any) -> Any:
+    """The matrix of pairs of rows of which the input of a node is a function by element, if any."""
+    node = node.next_functions[0][0]
+    while node is not None and node.name() in _BY_ELEMENT:
+        node = next((below for below, _ in node.next_functions if below is not None), None)
+    return node if node is not None and node.name() in _ALL_PAIRS else None
 
 
 def _picked_rows(node: Any) -> tuple[Any, int] | None:

@@ -275,7 +275,7 @@ def _has_whole_batches(record: StepRecord) -> bool:
 
     A loop that accumulates draws a batch for each, or has a part of one in each.
     """
-    if record.batches != 1 or len(record.micro_batches) == 1:
+    if record.batches != 1 or record.batch_size is None or len(record.micro_batches) == 1:
         return False
     samples = {samples_of(micro_batch, record) for micro_batch in record.micro_batches}
     return samples == {record.batch_size}
