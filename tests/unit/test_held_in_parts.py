@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gradledger.records import Replica, Samples, StepRecord
+from gradledger.records import Layers, Replica, Samples, StepRecord
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.ddp.replicas import Replicas
 from helpers.facts import accused, facts, judged, record, term
@@ -178,20 +178,75 @@ def test_copies_that_are_averaged_from_time_to_time_are_left_alone() -> None:
     replicas = Replicas()
     for window in (*after(start, apart), *after(again, apart)):
         replicas.add(window)
-    assert replicas.equal_again
+    assert replicas.copies_equal_again and not replicas.equal_again
+
+
+def test_copies_that_come_close_once_do_not_hide_that_the_rest_drifts() -> None:
+    copies = (1.0, 2.0, 1.0, 2.0), (1.1, 2.1, 1.100002, 2.100002), (1.2, 2.2, 1.2000005, 2.2000005)
+    replicas = Replicas()
+    for window in after(copies[0], copies[1]) + after(copies[2], copies[2]):
+        replicas.add(window)
+    assert not (replicas.copies_apart or replicas.equal_again or replicas.copies_equal_again)
+
+
+def test_heads_of_their_own_from_a_few_seeds_are_no_copies_of_experts() -> None:
+    """Nothing shows that the ranks exchange activations."""
+    windows = after((1.0, 2.0, 1.0, 2.0), (1.1, 2.1, 1.2, 2.2))
+    for window in windows:
+        for step in window.records.values():
+            step.micro_batches[0].collectives = 0
+    assert "copies" not in drift(*windows)
+
+
+def test_only_parameters_of_the_groups_that_are_named_are_listed() -> None:
+    first, then = after((1.0, 2.0, 1.0, 2.0), (1.1, 2.1, 1.2, 2.2))
+    for window, pairs in ((first, (3.0, 3.0, 4.0, 4.0)), (then, (3.1, 3.2, 4.1, 4.2))):
+        for step, value in zip(window.records.values(), pairs, strict=True):
+            assert step.replica is not None
+            step.replica.total, step.replica.indices[:] = 3, [0, 1, 2]
+            step.replica.fingerprints.append(value)
+            step.replica.shapes.append([8])
+    summary = drift(first, then)
+    assert "1 of 3 parameters was equal" in summary and "0, 2; 1, 3" in summary
+    assert "parameter 1 [4]" in summary and "[8]" not in summary
+
+
+@pytest.mark.parametrize("wrapper", ["ddp", "fsdp2"])
+def test_copies_that_a_wrapper_ignores_may_be_meant_to_differ(wrapper: str) -> None:
+    windows = []
+    for number, prints in enumerate(((1.0, 2.0, 1.0, 2.0), (1.1, 2.1, 1.2, 2.2)), 1):
+        sent = []
+        for value in prints:
+            step = record([term(10, 1 / 10)], number, sync="averaged", wrapper=wrapper)
+            step.excluded, step.outside = (1, None) if wrapper == "ddp" else (None, 1)
+            step.micro_batches[0].wrapper, step.micro_batches[0].collectives = "sync", 1
+            step.replica = Replica(2, [0, 1], [5.0 + number, value], [[4], [4]])
+            sent.append(step)
+        windows.append(facts(*sent))
+    (finding,) = (f for f in judged(windows).findings if f.rule == "ddp.replica_drift")
+    assert finding.severity == "warning" and "Ignored by" in finding.title
+    assert "0, 2; 1, 3" in finding.summary and "this is intended" in finding.summary
 
 
 def in_parts(
-    prints: tuple[tuple[float, float], ...], losses: tuple[tuple[float, float], ...], **more: Any
+    prints: tuple[tuple[float, float], ...],
+    losses: tuple[tuple[float, float], ...],
+    gradients: tuple[float, float] = (0.5, 0.5),
+    **more: Any,
 ) -> str:
-    """By window, of two ranks: the fingerprint of a matrix that both hold, and the loss."""
+    """By window, of two ranks: the fingerprint of a matrix that both hold, and the loss.
+
+    ``gradients``: of the parameter that is another one on each rank.
+    """
     windows = []
     for number, (both, of_ranks) in enumerate(zip(prints, losses, strict=True), 1):
         sent = []
         for rank in range(2):
             step = record([term(10, 1 / 10)], number, sync="none", **more)
             shards = Replica(2, [0, 1], [both[rank], float(rank)], [[4, 4], [4, 2]])
+            shards.names[:] = ["body", f"parts.{rank}"]
             step.replica, step.norm = shards, 1.0 + rank
+            step.layers = Layers(names=shards.names, gradient=[1.0, gradients[rank]])
             first = step.micro_batches[0]
             first.loss, first.fingerprint = of_ranks[rank], float(number)
             sent.append(step)
@@ -204,7 +259,19 @@ APART = ((5.0, 5.0), (5.1, 5.2), (5.2, 5.4))
 
 def test_copies_beside_the_parts_of_one_model_that_become_different_are_named() -> None:
     summary = in_parts(APART, ((2.0, 2.0), (1.9, 1.901), (1.8, 1.802)))
-    assert "they compute one model in parts" in summary and "parameter 0 [4, 4]" in summary
+    assert "they compute one model in parts" in summary and "body [4, 4]" in summary
+
+
+@pytest.mark.parametrize(
+    ("gradients", "half"),
+    [((0.0, 0.0), False), ((0.5, 0.0), False), ((1e-8, 1e-8), False), ((0.5, 0.5), True)],
+)
+def test_parts_that_may_not_reach_the_loss_at_first_show_nothing(
+    gradients: tuple[float, float], half: bool
+) -> None:
+    """Adapters that are multiplied by zeros, for example: each rank may train its own."""
+    losses = ((2.0, 2.0), (1.9, 1.901), (1.8, 1.802))
+    assert in_parts(APART, losses, gradients, half_precision=half) == ""
 
 
 @pytest.mark.parametrize(
@@ -212,6 +279,7 @@ def test_copies_beside_the_parts_of_one_model_that_become_different_are_named() 
     [
         (APART, ((2.0, 2.0), (1.9, 1.9), (1.8, 1.8))),  # a part that starts equal
         (APART, ((2.0, 2.1), (1.9, 1.901), (1.8, 1.802))),  # models of their own
+        (APART, ((2.0, 2.0000001), (1.9, 1.901), (1.8, 1.802))),  # and nearly of zeros
         (((5.0, 5.0), (5.1, 5.1), (5.2, 5.2)), ((2.0, 2.0), (1.9, 1.901), (1.8, 1.802))),
         (((0.0, 0.0), *APART[1:]), ((2.0, 2.0), (1.9, 1.901), (1.8, 1.802))),  # a head of zeros
     ],

@@ -164,31 +164,54 @@ def left_out(replicas: Replicas, all_drift: bool, all_sent: bool = False) -> tup
     )
 
 
-def of_groups(replicas: Replicas, combined: Sequence[Sequence[int]]) -> Outcome:
-    """Of parameters such as experts; ``combined``: groups whose gradients the loop combines."""
-    parameters, total = replicas.copies_apart, replicas.total
-    groups = replicas.copies[min(parameters)]
-    shapes = ", ".join(replicas.listed(parameters)[:4]) + (", ..." if len(parameters) > 4 else "")
-    other = [sorted(group) for group in combined if sorted(group) not in groups]
-    verb = "was" if len(parameters) == 1 else "were"
+def of_groups(replicas: Replicas, other: Sequence[Sequence[int]]) -> Outcome:
+    """Of parameters such as experts; ``other``: groups whose gradients the loop combines."""
+    parameters, total = replicas.of_one_grouping, replicas.total
+    names = f", as rank {replicas.groups_of_copies[0][0]} names them" if replicas.parts else ""
     return finding(
         "error",
         f"The copies of {counted(len(parameters), 'parameter')} differ between the ranks",
-        f"{len(parameters):,} of {counted(total, 'parameter')} {verb} equal at first within these "
-        f"groups of ranks, and not between them, as the copies of experts are: {shown(groups)}. "
-        f"Now the ranks of a group differ: {shapes}"
-        + (f", as rank {groups[0][0]} names them" if replicas.parts else "")
-        + ". The ranks combine the gradients of other parameters"
+        f"{_of_copies(replicas, ', as the copies of experts are')}{names}. The ranks combine the "
+        "gradients of other parameters"
         + (
             f", and those of these over other groups: {shown(other)}."
             if other
             else ", and step on different ones of these."
         ),
         FIX_OF_GROUPS,
-        groups=[list(group) for group in groups[:16]],
-        combined=[list(group) for group in combined[:16]],
+        groups=[list(group) for group in replicas.groups_of_copies[:16]],
+        combined=[list(group) for group in other[:16]],
         parameters=replicas.listed(parameters)[:16],
         parameters_total=total,
+    )
+
+
+def of_ignored_groups(replicas: Replicas, wrapper: str, ignored: int) -> Outcome:
+    """Of parameters that the wrapper ignores: experts, or heads of a few seeds."""
+    parameters = replicas.of_one_grouping
+    return finding(
+        "warning",
+        f"Ignored by {wrapper}, and not synchronised: {counted(len(parameters), 'parameter')}",
+        f"{wrapper} ignores {counted(ignored, 'parameter')}, whose gradients the loop does not "
+        f"reduce between backward and step either. {_of_copies(replicas)}. If each rank is meant "
+        "to train its own, from the same start as others, this is intended; if they are the "
+        "copies of experts, it is not.",
+        FIX_OF_GROUPS,
+        groups=[list(group) for group in replicas.groups_of_copies[:16]],
+        ignored=ignored,
+        parameters=replicas.listed(parameters)[:16],
+        parameters_total=replicas.total,
+    )
+
+
+def _of_copies(replicas: Replicas, like: str = "") -> str:
+    parameters = replicas.of_one_grouping
+    shapes = ", ".join(replicas.listed(parameters)[:4]) + (", ..." if len(parameters) > 4 else "")
+    verb = "was" if len(parameters) == 1 else "were"
+    return (
+        f"{len(parameters):,} of {counted(replicas.total, 'parameter')} {verb} equal at first "
+        f"within these groups of ranks, and not between them{like}: "
+        f"{shown(replicas.groups_of_copies)}. Now the ranks of a group differ: {shapes}"
     )
 
 

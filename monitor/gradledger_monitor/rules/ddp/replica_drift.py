@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from gradledger_monitor.model.clipping import clipping_of_window
 from gradledger_monitor.model.findings import Doubt, Outcome, Status
 from gradledger_monitor.model.numbers import number
+from gradledger_monitor.model.ranks.held_in_parts import exchange_activations
 from gradledger_monitor.model.ranks.manual_all_reduce import MORE_THAN_ONCE, ManualAllReduce
 from gradledger_monitor.model.ranks.norms import norms_differ
 from gradledger_monitor.model.ranks.topology import NORMALISED
@@ -64,15 +65,18 @@ class ReplicaDrift(Rule):
     parameters that the wrapper does not hold. A warning: only another optimizer steps them, or the
     script lets DDP ignore them (``_set_params_and_buffers_to_ignore_for_model``).
 
-    With FSDP2: parameters that the script lets it ignore (``ignored_params``) become different.
+    With FSDP2: parameters that the script lets it ignore (``ignored_params``) become different. A
+    warning, with DDP, too: they were equal at first within groups of ranks alone.
 
     With an all-reduce by hand: gradients are combined, but some parameters are left out; only the
     ranks of a group combine theirs; each rank scales the sum by its own number; the replicas start
     from different weights; or the step does not wait for an asynchronous all-reduce of gradients.
     Or the optimizers of the ranks share out the parameters, as in ZeRO, and some of these are
     stepped on the gradients of one rank alone. Or the copies of parameters that groups of ranks
-    hold, such as experts, become different. Or the ranks hold one model in parts, have equal losses
-    of the same data at first, and different ones once their copies of the other parts differ.
+    hold become different, which the loop combines over other groups, or which are experts: the
+    ranks communicate inside backward, too. Or the ranks hold one model in parts, which have
+    gradients, and equal losses of the same data at first, but different ones once their copies of
+    the other parts differ.
     A warning: as many numbers as there are gradients are all-reduced before each step, but each
     rank steps on the gradients that it computed.
 
@@ -173,9 +177,9 @@ class ReplicaDrift(Rule):
             self._groups.add(facts)
             return self._groups.unknown() or not_applicable("no DDP model")
         self._replicas.add(facts)
-        if self._replicas.copies_apart and self._combines_others(facts):
-            combined = facts.all_reduce
-            return texts.of_groups(self._replicas, combined.parts if combined else ())
+        copies = self._of_copies_in_groups(facts)
+        if copies is not None:
+            return copies
         if ignored:
             return self._beside_fsdp2(facts, ignored)
         if wrapper is None:
@@ -184,13 +188,28 @@ class ReplicaDrift(Rule):
             return not_measured(facts.missing_ranks)
         return OK if facts.record.skipped else self._under_ddp(facts)
 
-    def _combines_others(self, facts: StepFacts) -> bool:
-        """Whether the ranks combine the gradients of parameters that all of them hold."""
-        if facts.missing_ranks or facts.record.skipped or self._replicas.equal_again:
-            return False
+    def _of_copies_in_groups(self, facts: StepFacts) -> Outcome | None:
+        """Of experts, if the ranks combine other gradients, and exchange activations or combine
+        those of the experts over other groups. Heads of their own, from a few seeds, do neither."""
+        if not self._copies_differ(facts) or facts.record.skipped:
+            return None
         combined = facts.all_reduce
+        groups = [group for groups in self._replicas.copies.values() for group in groups]
+        parts = map(sorted, combined.parts if combined else ())
+        other = [part for part in parts if part not in groups]
         averaged = facts.record.sync == "averaged" and facts.record.wrapper is not None
-        return averaged or (combined is not None and (combined.partly or combined.is_known))
+        by_hand = combined is not None and (combined.partly or combined.is_known)
+        if not (averaged or by_hand):
+            return None
+        if not (other or exchange_activations(list(facts.records.values()))):
+            return None
+        return texts.of_groups(self._replicas, other)
+
+    def _copies_differ(self, facts: StepFacts) -> bool:
+        """Whether copies that groups of ranks hold differ, and nothing averages them."""
+        replicas = self._replicas
+        averaged = replicas.equal_again or replicas.copies_equal_again
+        return bool(replicas.copies_apart) and not (averaged or facts.missing_ranks)
 
     # ------------------------------------------------------------------ under DDP
 
@@ -244,7 +263,11 @@ class ReplicaDrift(Rule):
     def _excluded(self, facts: StepFacts, excluded: int, drifted: bool) -> Outcome:
         """Parameters that the script lets DDP ignore; experts may be meant to differ."""
         replicas = self._replicas
-        if not drifted or facts.record.collectives_after:
+        if facts.record.collectives_after:
+            return self._groups.unknown() or OK
+        if not drifted and self._copies_differ(facts):
+            return texts.of_ignored_groups(replicas, "DDP", excluded)
+        if not drifted:
             return self._groups.unknown() or OK
         return finding(
             "warning",
@@ -266,7 +289,11 @@ class ReplicaDrift(Rule):
         if facts.missing_ranks:
             return not_measured(facts.missing_ranks)
         drifted = self._replicas.drifted
-        if not drifted or self._replicas.equal_again or facts.record.collectives_after:
+        if facts.record.collectives_after:
+            return OK
+        if not drifted and self._copies_differ(facts):
+            return texts.of_ignored_groups(self._replicas, "FSDP2", ignored)
+        if not drifted or self._replicas.equal_again:
             return OK
         return finding(
             "error",

@@ -34,6 +34,7 @@ class Replicas:
         names=dict[int, str],
         copies=dict[int, list[list[int]]],
         copies_apart=dict[int, list[int]],
+        copies_equal_again=bool,
     )
 
     def __init__(self) -> None:
@@ -51,6 +52,7 @@ class Replicas:
         # Of parameters that groups of ranks hold copies of, such as experts: the groups.
         self.copies: dict[int, list[list[int]]] = {}
         self.copies_apart: dict[int, list[int]] = {}  # those whose copies differ now, with shapes
+        self.copies_equal_again = False  # all of those were equal later, bit by bit
 
     def add(self, facts: StepFacts) -> None:
         """Compare the ranks in one step."""
@@ -66,6 +68,7 @@ class Replicas:
         columns = zip(*(r.fingerprints for r in measured), strict=True)
         partitions: list[list[list[int]]] = []
         again: dict[int, bool] = {}
+        copies_again: list[bool] = []
         for index, shape, column in zip(first.indices, first.shapes, columns, strict=True):
             values = [v for v in map(number, column) if v is not None and math.isfinite(v)]
             if len(values) < len(measured):
@@ -75,7 +78,13 @@ class Replicas:
             if index not in self.differed_at_first:
                 self.differed_at_first[index] = differ
                 self.copies[index] = _copies(by_rank) if differ else []
-            self._compare_copies(index, list(shape), by_rank)
+            groups = [[by_rank[r] for r in g if r in by_rank] for g in self.copies[index]]
+            if index in self.copies_apart:
+                copies_again.append(all(len(set(copies)) == 1 for copies in groups))
+            if any(differ_by(copies, SAME) for copies in groups):
+                self.copies_apart[index] = list(shape)
+            else:
+                self.copies_apart.pop(index, None)
             if differ:
                 partitions.append(_partition(list(facts.records), values))
             if index in self.apart:
@@ -84,6 +93,8 @@ class Replicas:
                 self.apart[index] = list(shape)
         if again and all(again.values()):
             self.equal_again = True
+        if copies_again and all(copies_again):  # averaged from time to time
+            self.copies_equal_again = True
         if any(again.values()):
             left_out = self.left_out | {i: self.apart[i] for i in again}
             self.left_out = {i: shape for i, shape in left_out.items() if not again.get(i)}
@@ -91,14 +102,16 @@ class Replicas:
             alike = all(each == partitions[0] for each in partitions)
             self.groups = partitions[0] if alike and len(partitions[0]) > 1 else []
 
-    def _compare_copies(self, index: int, shape: list[int], by_rank: Mapping[int, float]) -> None:
-        """Whether the ranks that hold copies of one parameter have kept them equal."""
-        groups = self.copies[index]
-        if any(differ_by([by_rank[r] for r in g if r in by_rank], SAME) for g in groups):
-            self.copies_apart[index] = shape
-        elif index in self.copies_apart:  # averaged from time to time
-            del self.copies_apart[index]
-            self.equal_again = True
+    @property
+    def groups_of_copies(self) -> list[list[int]]:
+        """The groups of ranks that held copies of the first parameter whose copies differ now."""
+        return self.copies[min(self.copies_apart)] if self.copies_apart else []
+
+    @property
+    def of_one_grouping(self) -> dict[int, list[int]]:
+        """The parameters whose copies differ now that those groups held, with their shapes."""
+        groups = self.groups_of_copies
+        return {i: s for i, s in self.copies_apart.items() if self.copies[i] == groups}
 
     @property
     def drifted(self) -> dict[int, list[int]]:

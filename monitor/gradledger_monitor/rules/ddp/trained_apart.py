@@ -52,9 +52,11 @@ SHARED_OUT = (
 class PartsApart:
     """Ranks that hold one model in parts, by hand, whose copies of the rest do not stay equal.
 
-    They have one loss of the same data at first, although some of their parameters differ: no rank
-    computes it from its own parameters alone. A matrix that is equal on all of them at first, and
-    not zero, is no part. The ranks have other losses of the same data once the copies differ.
+    They have one loss of the same data at first, bit by bit, although some of their parameters
+    differ: no rank computes it from its own parameters alone. These must have gradients: what is
+    multiplied by zeros at first, as in LoRA, does not reach the loss. A matrix that is equal on all
+    of them at first, and not zero, is no part. The ranks have other losses of the same data once
+    the copies differ.
     """
 
     state: ClassVar[Mapping[str, Any]] = declare(matrices=list[int], windows=int)
@@ -74,8 +76,8 @@ class PartsApart:
         if not columns or any(len(column) < len(rows) for column in columns):
             self.windows = 0
         elif facts.step == 1:
-            in_parts = replicas.differed_at_start
-            alike = not any(differ_by(column, tolerances.REPLICAS) for column in columns)
+            in_parts = any(all(_reaches_loss(row, i) for row in rows) for i in replicas.apart)
+            alike = all(len(set(column)) == 1 for column in columns)
             self.matrices = _equal_matrices(rows, replicas) if in_parts and alike else []
         else:
             differ = any(differ_by(column, tolerances.NORM) for column in columns)
@@ -90,6 +92,19 @@ def _have_same_data(rows: Sequence[StepRecord]) -> bool:
     prints = [tuple(number(m.fingerprint) for m in row.micro_batches) for row in rows]
     constant = any(m.constant_target for row in rows for m in row.micro_batches)
     return not constant and len(set(prints)) == 1 and None not in prints[0]
+
+
+def _reaches_loss(row: StepRecord, index: int) -> bool:
+    """Whether another value of this parameter is another loss, if the rank computes it alone.
+
+    A loss in half precision may stay the same, and a gradient may be rounding errors alone.
+    """
+    if row.replica is None or row.layers is None or row.half_precision:
+        return False
+    name = dict(zip(row.replica.indices, row.replica.names, strict=False)).get(index, "")
+    by_name = zip(row.layers.names, map(number, row.layers.gradient), strict=False)
+    gradients = {layer: gradient for layer, gradient in by_name if gradient}
+    return gradients.get(name, 0.0) > tolerances.NORM * max(gradients.values(), default=0.0)
 
 
 def _equal_matrices(rows: Sequence[StepRecord], replicas: Replicas) -> list[int]:
