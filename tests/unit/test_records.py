@@ -21,6 +21,7 @@ from gradledger.capture.gradient_probe import (
 from gradledger.capture.open_records import CountedMicroBatch, OpenMicroBatch, OpenStep
 from gradledger.capture.open_terms import OpenTerm
 from gradledger.records import EndRecord, MicroBatch, Record, RunRecord, StepRecord, Term, encode
+from gradledger_monitor.model.losses.repeated import UNREACHED
 from helpers import strategies
 
 
@@ -104,7 +105,7 @@ def test_an_own_step_left_the_gradients_if_they_are_those_from_before_it(combine
 def test_a_term_that_backward_never_reached_gives_a_reason() -> None:
     term = OpenTerm("NllLossBackward0", "mean", tokens=3).resolve()
     assert (term.tokens, term.weight) == (3, None)
-    assert term.missing == {"weight": "backward did not reach this loss node"}
+    assert term.missing == {"weight": UNREACHED}
 
 
 def test_a_mean_over_nothing_has_no_weight() -> None:

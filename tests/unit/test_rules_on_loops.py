@@ -13,6 +13,7 @@ import pytest
 
 from gradledger.records import Event, LeftOpen, Samples, Term
 from gradledger_monitor.model.findings import Finding
+from gradledger_monitor.model.losses.repeated import UNREACHED
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.unmeasured import LEFT_OR_ASSIGNED, NO_BACKWARD
 from gradledger_monitor.rules.norm.exploding import Exploding
@@ -238,6 +239,15 @@ def test_losses_of_the_backward_before_and_further_ones_are_a_running_total() ->
     assert backwards([loss], [other], [loss]) is not None  # a total over tasks
     assert backwards([loss], []) is None  # the same backward again
     assert finding_of("loop.losses_added_again", facts(record([[loss], [loss] * 2]))) is None
+    for added in ([loss, loss, loss], [loss, other, loss]):  # blocks, each trained with inputs=
+        batches: list[list[Term]] = [[]]
+        for each in added:
+            earlier = [
+                dataclasses.replace(t, again=True, weight=None, missing={"weight": UNREACHED})
+                for t in batches[-1]
+            ]
+            batches.append([*earlier, each])
+        assert finding_of("loop.losses_added_again", facts(record(batches[1:]))) is None
 
 
 def begun(

@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from gradledger_monitor.ingest.schema import MicroBatch, StepRecord
+from gradledger_monitor.ingest.schema import MicroBatch, StepRecord, Term
 from gradledger_monitor.model.losses.names import IndexedMicroBatches
 from gradledger_monitor.model.numbers import number
 
 EQUAL_LOSS = 1e-5  # relative difference of one loss that is computed twice
 LossKey = tuple[str, int | None]  # the kind of a loss, and its head
+UNREACHED = "backward did not reach this loss node"  # as the hooks report it
 
 
 def leaked_losses(applied: IndexedMicroBatches) -> list[int]:
@@ -113,12 +114,21 @@ def adds_again(batches: Sequence[MicroBatch]) -> bool:
 
 
 def _goes_on(before: MicroBatch, after: MicroBatch) -> bool:
-    again = sum(term.again for term in after.terms)
-    return 0 < len(before.terms) == again < len(after.terms) and not after.fresh
+    """Whether all losses that the first reached are reached again, and others besides.
+
+    A backward for chosen `inputs=` starts from losses without a way to them: it adds none again.
+    """
+    terms = _reached(after)
+    again = sum(term.again for term in terms)
+    return 0 < len(_reached(before)) == again < len(terms) and not after.fresh
 
 
 def _kinds_added(micro_batch: MicroBatch) -> set[str]:
-    return {term.kind for term in micro_batch.terms if not term.again}
+    return {term.kind for term in _reached(micro_batch) if not term.again}
+
+
+def _reached(micro_batch: MicroBatch) -> list[Term]:
+    return [term for term in micro_batch.terms if term.missing.get("weight") != UNREACHED]
 
 
 def passes_of_one_loss(applied: IndexedMicroBatches) -> int:

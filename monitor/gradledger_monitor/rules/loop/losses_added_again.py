@@ -37,7 +37,8 @@ class LossesAddedAgain(Rule):
     **When it is silent**
 
     One graph has several losses, each with its backward; a loss is differentiated twice
-    for different parameters, or with the gradients zeroed in between; some backward adds no loss;
+    for different parameters, or with the gradients zeroed in between; ``inputs=`` leaves no way
+    back from the earlier losses; some backward adds no loss;
     two backwards, of which the second adds a loss of another kind.
 
     **Incidents**
