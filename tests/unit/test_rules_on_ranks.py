@@ -932,7 +932,24 @@ def test_a_factor_of_all_ranks_in_a_join_that_divides_by_those_with_data_is_name
         3,
     )
     assert "1 of 2 ranks has left the Join context" in finding.summary
-    assert "The balance is 2 here and 1 in earlier windows" in finding.summary
+    assert "The balance is 2 here and 1 before ranks left" in finding.summary
+
+
+def test_ranks_that_leave_a_join_one_after_another_show_no_varying_divisor() -> None:
+    """Of four ranks, which have data for 2, 4, 6 and 70 steps; a short window comes after them."""
+    steps = []
+    for number in range(1, 74):
+        count = 4 if number in (1, 2, 71, 72, 73) else 3 if number < 5 else 2 if number < 7 else 1
+        batches = [[term(10, 4 / count / 20)]] * (1 if number == 73 else 2)
+        ranks = [record(batches, number, join="active") for _ in range(count)]
+        for sent in ranks:
+            sent.sync, sent.wrapper = "averaged", "ddp"
+            for batch in sent.micro_batches:
+                batch.wrapper = "no_sync"
+            sent.micro_batches[-1].wrapper, sent.micro_batches[-1].collectives = "sync", 1
+        steps.append(facts(*ranks, world_size=4))
+    found = [(f.rule, f.first_step, f.last_step) for f in judged(steps).findings]
+    assert found == [("reduction.balance_off", 3, 70), ("reduction.partial_window", 73, 73)]
 
 
 @pytest.mark.parametrize(("first", "left"), [(2.0, 2.0), (1.0, 1.5), (2.0, 4.0)])

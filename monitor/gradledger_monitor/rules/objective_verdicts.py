@@ -41,6 +41,7 @@ _WRONG: dict[Pattern | None, str] = {
     "partial": "divided by the usual number of micro-batches, not by this window's {k}",
     "world": "off by the number of ranks",
     "world_or_weight": "multiplied by the number of ranks, or weighted by it",
+    "ranks_left": "multiplied by the number of all ranks, some of which have left the Join",
     "sum": "not divided by the number of {element}s",
     "padding": "divided by all positions, ignored ones included",
     "stale": "equal weights, but divided by the number of {element}s of an earlier window",

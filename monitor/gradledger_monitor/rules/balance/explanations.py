@@ -42,7 +42,7 @@ from gradledger_monitor.rules.balance.evidence import (
     reductions,
     without_tokens,
 )
-from gradledger_monitor.rules.balance.groups_of_ranks import by_group_of_ranks
+from gradledger_monitor.rules.balance.groups_of_ranks import by_group_of_ranks, by_ranks_left
 from gradledger_monitor.rules.balance.history import (
     EXPLAINED,
     ONE_MORE,
@@ -84,7 +84,7 @@ def explain(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> D
 
     1. Fair: B = 1, unless a constant and the usual K make it 1 by chance (``by_window_length``).
        Or it would be, had no micro-batch been discarded (``_by_discarded``), or had each one the
-       loss of this task (``_of_sampled_task``).
+       loss of this task (``_of_sampled_task``); or no rank left a Join (``by_ranks_left``).
     2. Weights of single micro-batches (``_by_weights``). They separate what B alone does not: with
        2 tokens in 2 micro-batches, a plain sum has B = N = K = 2. Or some ranks have no tokens in
        micro-batches that the divisor counts (``_by_idle``).
@@ -118,6 +118,7 @@ def explain(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> D
     return (
         _by_discarded(facts, objective, balance)
         or _of_sampled_task(facts, objective, balance)
+        or by_ranks_left(facts, objective, balance, past)
         or _by_weights(facts, objective, balance, past)
         or _by_idle(facts, objective)
         or _partial(facts, objective, balance, past)

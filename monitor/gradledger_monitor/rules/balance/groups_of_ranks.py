@@ -1,5 +1,5 @@
 """Losses that are divided, or multiplied, by what belongs to a group of ranks instead of all; or
-divided by what all ranks count, and once more.
+divided by what all ranks count, and once more; or multiplied by ranks that have left a Join.
 
 A group of ranks is a node, or a dimension of a mesh: neighbours, or every n-th rank. The gradients
 are averaged over all R ranks.
@@ -14,7 +14,7 @@ from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.balance.evidence import Near
-from gradledger_monitor.rules.balance.patterns import Diagnosis
+from gradledger_monitor.rules.balance.patterns import FAIR, Closed, Diagnosis
 from gradledger_monitor.rules.number_text import significant
 
 
@@ -27,6 +27,18 @@ def by_group_of_ranks(facts: StepFacts, objective: Objective, balance: float) ->
     if evidence:
         return Diagnosis("world", "", objective, balance, 1.0, evidence)
     return _divided_again(facts, objective, balance)
+
+
+def by_ranks_left(
+    facts: StepFacts, objective: Objective, balance: float, past: Sequence[Closed]
+) -> Diagnosis | None:
+    """B is all ranks over those that have not left a Join, and it was 1 before any had."""
+    left, active = facts.run.left, facts.run.world_size
+    fair = any(closed.pattern in (*FAIR, "ranks_left") for closed in past)
+    ratio = (active + left) / active
+    if not left or not fair or not Near(balance, facts.tolerance)(ratio):
+        return None
+    return Diagnosis("ranks_left", objective=objective, ratio=ratio)
 
 
 def _counted_in_group(facts: StepFacts, objective: Objective) -> str | None:

@@ -9,17 +9,16 @@ from gradledger_monitor.rules.gradient_scale_effects import intermittent_factor_
 from gradledger_monitor.rules.number_text import counted, significant
 from gradledger_monitor.rules.objective_names import objective_name
 from gradledger_monitor.rules.reduction.common import (
+    BALANCE_OFF,
     balance,
     declared,
     factor,
     factor_effect,
-    no_mistake,
     shows,
-    steps_of_pattern,
     varies,
 )
 from gradledger_monitor.rules.reduction.fixes import token_mean
-from gradledger_monitor.rules.rule import OK, Precondition, Rule, Window, finding
+from gradledger_monitor.rules.rule import OK, Rule, Window, finding
 
 FIX = """\
 # if the factor B is intended, declare it; it is then no longer reported:
@@ -45,16 +44,6 @@ FIX_IDLE = """\
 tokens = torch.tensor(own_tokens)              # 0 on a rank without data
 dist.all_reduce(tokens)
 loss = F.cross_entropy(logits, labels, reduction="sum") * dist.get_world_size() / tokens"""
-
-
-def _explained(window: Window) -> Outcome | None:
-    """The outcome if the balance shows no mistake, and is that of windows in which no rank left."""
-    return None if _of_all_ranks(window) else no_mistake(window)
-
-
-BALANCE_OFF_OR_LEFT = Precondition(
-    "the balance is off, also where ranks have left a Join", _explained, steps_of_pattern
-)
 
 
 class BalanceOff(Rule):
@@ -93,11 +82,11 @@ class BalanceOff(Rule):
     """
 
     points_at = ("loss", "backward")
-    precondition = BALANCE_OFF_OR_LEFT
+    precondition = BALANCE_OFF
 
     def evaluate(self, window: Window) -> Outcome:
         """B is off, and no recognised mistake explains it."""
-        if _of_all_ranks(window):
+        if shows(window, "ranks_left"):
             return _left(window)
         if not shows(window, "constant"):
             return OK
@@ -119,17 +108,6 @@ class BalanceOff(Rule):
         )
 
 
-def _of_all_ranks(window: Window) -> bool:
-    """Whether B is all ranks over those that have not left a Join, and 1 where none has."""
-    facts = window.facts
-    if not facts.run.left or window.balance.objective is None or facts.factor_unmeasured:
-        return False
-    near, active = Near(factor(window), facts.tolerance), facts.run.world_size
-    before = [closed.balance / declared(window) for closed in window.of_same_loss if closed.balance]
-    fair = any(abs(earlier - 1) <= facts.tolerance for earlier in before)
-    return fair and near((active + facts.run.left) / active)
-
-
 def _left(window: Window) -> Outcome:
     b, active, left = balance(window), window.facts.run.world_size, window.facts.run.left
     have, others = ("has" if left == 1 else "have"), "other" if active == 1 else f"{active} others"
@@ -139,7 +117,7 @@ def _left(window: Window) -> Outcome:
         f"DDP divides by the ranks that have data left, and the loss is multiplied by all {ranks}",
         f"In this window, {left} of {ranks} {have} left the Join context, and DDP divides the sum "
         f"of the gradients by the {others} alone (divide_by_initial_world_size=False). The balance "
-        f"is {significant(b)} here and {significant(declared(window))} in earlier windows, so the "
+        f"is {significant(b)} here and {significant(declared(window))} before ranks left, so the "
         "loss is multiplied by the number of all ranks. "
         f"{intermittent_factor_effect(factor(window), window.facts)}.",
         FIX_LEFT,
