@@ -952,6 +952,22 @@ def test_ranks_that_leave_a_join_one_after_another_show_no_varying_divisor() -> 
     assert found == [("reduction.balance_off", 3, 70), ("reduction.partial_window", 73, 73)]
 
 
+@pytest.mark.parametrize("before", [1 / 4, 0.37])
+def test_a_balance_that_was_off_before_ranks_left_a_join_shows_no_other_divisor(
+    before: float,
+) -> None:
+    steps = []
+    for number, count in enumerate((4, 4, 4, 3, 2, 2), 1):
+        loss = term(10 + number, before * 4 / count / (10 + number))
+        ranks = [record([loss], number, join="active") for _ in range(count)]
+        for sent in ranks:
+            sent.sync, sent.wrapper = "averaged", "ddp"
+            sent.micro_batches[0].wrapper, sent.micro_batches[0].collectives = "sync", 1
+        steps.append(facts(*ranks, world_size=4))
+    findings = judged(steps).findings
+    assert findings and all(finding.last_step < 4 for finding in findings)
+
+
 @pytest.mark.parametrize(("first", "left"), [(2.0, 2.0), (1.0, 1.5), (2.0, 4.0)])
 def test_another_factor_where_ranks_have_left_is_not_one_of_all_ranks(
     first: float, left: float

@@ -14,8 +14,12 @@ from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.balance.evidence import Near
-from gradledger_monitor.rules.balance.patterns import FAIR, Closed, Diagnosis
+from gradledger_monitor.rules.balance.patterns import FAIR, Closed, Diagnosis, wrong_windows
 from gradledger_monitor.rules.number_text import significant
+
+RANKS_LEFT = (
+    "the balance follows the number of ranks that have data left in a Join, by which DDP divides"
+)
 
 
 def by_group_of_ranks(facts: StepFacts, objective: Objective, balance: float) -> Diagnosis | None:
@@ -32,13 +36,21 @@ def by_group_of_ranks(facts: StepFacts, objective: Objective, balance: float) ->
 def by_ranks_left(
     facts: StepFacts, objective: Objective, balance: float, past: Sequence[Closed]
 ) -> Diagnosis | None:
-    """B is all ranks over those that have not left a Join, and it was 1 before any had."""
+    """B is all ranks over those that have not left a Join, and it was 1 before any had.
+
+    If it was another number in all windows before, that has its cause there; but B only follows the
+    ranks, and no count.
+    """
     left, active = facts.run.left, facts.run.world_size
-    fair = any(closed.pattern in (*FAIR, "ranks_left") for closed in past)
-    ratio = (active + left) / active
-    if not left or not fair or not Near(balance, facts.tolerance)(ratio):
+    if not left:
         return None
-    return Diagnosis("ranks_left", objective=objective, ratio=ratio)
+    near, ratio = Near(balance, facts.tolerance), (active + left) / active
+    if any(c.pattern in (*FAIR, "ranks_left") for c in past) and near(ratio):
+        return Diagnosis("ranks_left", objective=objective, ratio=ratio)
+    scale = facts.run.declared_scale or 1.0
+    before = [c for c in wrong_windows(past) if c.pattern != "unmeasured"]
+    follows = before and all(near((c.balance or 0.0) / scale * ratio) for c in before)
+    return Diagnosis("unmeasured", RANKS_LEFT, objective) if follows else None
 
 
 def _counted_in_group(facts: StepFacts, objective: Objective) -> str | None:
