@@ -236,7 +236,8 @@ def test_losses_of_the_backward_before_and_further_ones_are_a_running_total() ->
     assert backwards([loss]) is None
     assert backwards([loss], [loss], fresh=True) is None  # zeroed in between
     assert backwards([loss], [other]) is None  # other losses are added to the first
-    assert backwards([loss], [other], [loss]) is not None  # a total over tasks
+    tasks = backwards([loss], [other], [loss])  # a total over tasks
+    assert tasks is not None and tasks.severity == "warning" and finding.severity == "error"
     assert backwards([loss], []) is None  # the same backward again
     assert finding_of("loop.losses_added_again", facts(record([[loss], [loss] * 2]))) is None
     for added in ([loss, loss, loss], [loss, other, loss]):  # blocks, each trained with inputs=

@@ -15,6 +15,11 @@ for i, (x, y) in enumerate(loader):
         optimizer.zero_grad()"""
 
 
+INTENDED = (
+    " The losses are of different kinds: if they are weighted so on purpose, nothing is wrong."
+)
+
+
 class LossesAddedAgain(Rule):
     """Backward is called on a running total, which contains the losses of earlier backwards.
 
@@ -27,6 +32,9 @@ class LossesAddedAgain(Rule):
 
     A gradient is added once for each backward that contains its loss: of K micro-batches, or of K
     tasks, the first counts K times, the last once. The graphs of all of them stay in memory, too.
+
+    It is a warning if the losses are of different kinds: those of tasks may be weighted so on
+    purpose.
 
     **What to do**
 
@@ -55,12 +63,14 @@ class LossesAddedAgain(Rule):
             return OK
         batches = len(record.micro_batches)
         losses = len(record.micro_batches[-1].terms)
+        kinds = [{term.kind for term in m.terms} for m in record.micro_batches]
+        of_one_kind = kinds[0] == kinds[-1]  # else the first may weigh more on purpose
         return finding(
-            "error",
+            "error" if of_one_kind else "warning",
             "Losses of earlier backwards are added again",
             f"Each of the {batches} backwards of this window starts from the losses of all before "
             f"it, too: the loss of the first was differentiated {batches} times, that which the "
-            "last one added once.",
+            f"last one added once.{'' if of_one_kind else INTENDED}",
             FIX,
             micro_batches=batches,
             losses_of_the_last_backward=losses,
