@@ -13,7 +13,7 @@ from gradledger.observers.losses_out_of_sight.inference import (
     Law,
     Sample,
     Size,
-    counts_are_known,
+    Window,
     token_weight,
 )
 
@@ -59,6 +59,12 @@ def values(
         value, mass = total(divisor, size, step), total(of_gradients or divisor, size, step)
         evidence.add(Sample(size, value, mass, 0.25))
     return evidence
+
+
+def window_of(samples: list[Sample]) -> Window:
+    window = Window()
+    window.samples.extend(samples)
+    return window
 
 
 RAGGED = [Size(n, 96, 4) for n in (12, 80, 33, 57, 91, 20, 64, 8, 45, 72, 15, 88, 26, 60, 39, 9)]
@@ -107,15 +113,41 @@ def test_the_factors_of_the_loop_follow_a_count_or_do_not(
     factor: Callable[[Size], float], differ: bool
 ) -> None:
     window = [Sample(size, 1.0, 1.0, factor(size)) for size in PADDED]
-    assert counts_are_known(window) != differ
+    assert window_of(window).counts_are_known != differ
     unmasked = [each._replace(size=each.size._replace(rows=each.size.tokens)) for each in window]
-    assert counts_are_known(unmasked)
+    assert window_of(unmasked).counts_are_known
 
 
 def test_one_token_without_a_gradient_makes_the_counts_of_a_window_unknown() -> None:
     counted = (8, 14, 9, 3)
     window = [Sample(Size(n - (n == 14), 16, 16), 1.0, 1.0, n / sum(counted)) for n in counted]
-    assert not counts_are_known(window)
+    assert not window_of(window).counts_are_known
+
+
+@pytest.mark.parametrize("half", [False, True])
+def test_factors_rounded_to_half_precision_follow_a_count(half: bool) -> None:
+    """The largest rounding error of bf16 is 2**-8."""
+    rounded = [n / 900 * (1 + (-1) ** i * 2**-9) for i, (n, _, _) in enumerate(RAGGED)]
+    window = [Sample(s, 1.0, 1.0, u, half) for s, u in zip(RAGGED, rounded, strict=True)]
+    assert window_of(window).counts_are_known == half
+
+
+@pytest.mark.parametrize("mass", [math.inf, math.nan, 0.0])
+def test_a_gradient_that_overflows_is_no_evidence(mass: float) -> None:
+    """As in a step that GradScaler skips."""
+    evidence = values("mean", 0.05, RAGGED)
+    expected, count = evidence.law(), len(evidence.samples)
+    for size in RAGGED:
+        evidence.add(Sample(size, 1.0, mass, 0.25))
+    assert (evidence.law(), len(evidence.samples)) == (expected, count) == ("mean", 16)
+
+
+def test_a_window_is_compared_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of its micro-batches asks."""
+    window = window_of([Sample(size, 1.0, 1.0, size.tokens / 900) for size in RAGGED])
+    assert window.counts_are_known
+    monkeypatch.setattr(window, "samples", None)
+    assert window.counts_are_known
 
 
 def test_weights_that_obey_one_law_prove_it_and_others_do_not() -> None:

@@ -24,8 +24,8 @@ NO_LOSS = "none of the losses in the graph of the backward reaches this optimize
 class Inferred(Protocol):
     """What one micro-batch shows of a loss whose reduction several of them show."""
 
-    def add_evidence(self, window: list[Any]) -> None:
-        """Add what this one shows, to ``window`` too; once, before any of it is resolved."""
+    def add_evidence(self, windows: dict[str, Any]) -> None:
+        """Add what this one shows, to the window of its function too; once, before any resolves."""
 
     def resolve(self, term: Term) -> None:
         """Fill the wire record."""
@@ -46,10 +46,10 @@ class PassedOn(Protocol):
 
 def add_evidence(inferred: Iterable[Inferred | None]) -> None:
     """Add what all micro-batches of a window show."""
-    window: list[Any] = []
+    windows: dict[str, Any] = {}  # by function
     for each in inferred:
         if each is not None:
-            each.add_evidence(window)
+            each.add_evidence(windows)
 
 
 class Part(NamedTuple):

@@ -199,6 +199,19 @@ def test_of_a_projection_a_right_loop_is_not_accused_and_its_balance_not_measure
     assert answer(recorded) == ({}, "incomplete")
 
 
+def weighed_in_bf16(hidden: Tensor, head: nn.Parameter, labels: Tensor, reduction: str) -> Tensor:
+    """A mean times its tokens, with the rounding errors of half precision."""
+    mean = hidden_projection(hidden, head, labels, "mean")
+    return mean.bfloat16() * (labels != IGNORED).sum().item()
+
+
+def test_factors_with_the_rounding_errors_of_bf16_follow_the_tokens() -> None:
+    recorded = Recording()
+    train_projected(weighed_in_bf16, LOOPS["right"], recording(recorded), 12, learning_rate=0.02)
+    assert [facts.unmeasured for facts in recorded.facts()[-4:]] == [None] * 4
+    assert answer(recorded) == ({}, "incomplete")
+
+
 @pytest.mark.parametrize("divisors", [inside, outside, mean_of_means])
 def test_training_ends_in_the_same_bits(divisors: Divisors) -> None:
     watched, _ = train_logits(OfLogits, divisors, recording(), steps=20)

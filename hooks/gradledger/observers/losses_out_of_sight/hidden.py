@@ -11,6 +11,7 @@ import torch
 from torch.autograd.function import BackwardCFunction
 
 from gradledger.capture.async_copy import Deferred
+from gradledger.capture.open_terms import HALF
 from gradledger.observers.losses.found_losses import Edge, graph_inputs
 from gradledger.observers.losses.node_names import PARAMETER, RESHAPES
 from gradledger.observers.losses_out_of_sight.calls import call_of
@@ -20,7 +21,7 @@ from gradledger.observers.losses_out_of_sight.inference import (
     Law,
     Sample,
     Size,
-    counts_are_known,
+    Window,
     token_weight,
 )
 from gradledger.records import Term
@@ -84,13 +85,13 @@ class Inferred:
     shape: tuple[int, ...] = ()  # of the input: tokens, then their entries
     rows: Deferred | None = None  # see ``row_summary``
     reason: str | None = None  # why nothing can be inferred
-    _window: list[tuple[str, Sample]] | None = None  # the samples of its window, by function
+    _window: Window | None = None
 
-    def add_evidence(self, window: list[tuple[str, Sample]]) -> None:
-        """Add what this micro-batch shows, once."""
+    def add_evidence(self, windows: dict[str, Window]) -> None:
+        """Add what this micro-batch shows, once. ``windows``: of each function."""
         if self._window is not None or self.reason is not None:
             return
-        self._window = window
+        self._window = windows.setdefault(self.function, Window())
         if not self.alone:
             self.reason = f"{self.function} hides its graph beside other losses"
         elif not _copied(self.root, self.upstream, self.rows):
@@ -105,10 +106,10 @@ class Inferred:
         if not size.tokens:
             return
         mass = self._mass() / abs(upstream)
-        sample = Sample(size, root / upstream, mass, upstream)
+        sample = Sample(size, root / upstream, mass, upstream, self._is_half())
         self.evidence.add(sample)
         assert self._window is not None
-        self._window.append((self.function, sample))
+        self._window.samples.append(sample)
         weight = self._exact_weight(upstream, root)
         if weight is not None:
             self.evidence.add_exact(size.tokens, weight / upstream)
@@ -121,7 +122,7 @@ class Inferred:
 
     def resolve(self, term: Term) -> None:
         """Fill tokens, weight and reduction of the wire record, or state why they are not known."""
-        self.add_evidence([])
+        self.add_evidence({})
         if self.reason is not None:
             term.missing["weight"] = f"{self.reason}: {DECLARE}"
             return
@@ -136,7 +137,7 @@ class Inferred:
             term.kind, term.weight = BARE + term.kind, weight
             term.reduction = _reduction(weight / upstream, size.tokens)
             term.inferred = "exact: the rows of its gradient are those of a cross entropy"
-        elif law is not None and not self._counts_are_known():
+        elif law is not None and self._window is not None and not self._window.counts_are_known:
             term.missing["weight"] = f"{self.function} {_COUNTS_DIFFER}: {DECLARE}"
         elif law is not None:
             self._resolve_law(term, size, upstream, law)
@@ -165,9 +166,10 @@ class Inferred:
         rows = math.prod(self.shape[:-1]) if len(self.shape) > 1 else self.shape[0]
         return Size(round(self.rows.values()[0]), rows, self.shape[0])
 
-    def _counts_are_known(self) -> bool:
-        window = [each for function, each in self._window or () if function == self.function]
-        return counts_are_known(window)
+    def _is_half(self) -> bool:
+        """Whether half precision between the root and the function rounds the factors."""
+        values = (self.root, self.upstream)
+        return any(value is not None and value.dtype in HALF for value in values)
 
     def _mass(self) -> float:
         assert self.rows is not None

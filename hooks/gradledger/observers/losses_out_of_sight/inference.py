@@ -29,12 +29,13 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise, product
 from typing import Literal, NamedTuple
 
 AGREE = 1e-4  # relative difference of two values that count as equal
+AGREE_HALF = 1e-2  # the same, of factors that were rounded to fp16 or bf16
 FLAT = 1e-3  # the least that an infinite weight must be off by, to be solved for
 CLOSE = 1e-5  # the same, of a weight and a guess
 PAIRS, SHARE = 3, 0.4  # consecutive micro-batches that must agree: how many, and of all
@@ -65,6 +66,7 @@ class Sample(NamedTuple):
     value: float
     mass: float  # total size of the rows of its gradient, per unit of ``upstream``
     upstream: float
+    half: bool = False  # whether ``upstream`` has rounding errors of half precision
 
 
 @dataclass(slots=True)
@@ -86,8 +88,8 @@ class Evidence:
         return agreeing >= PAIRS and agreeing >= SHARE * (len(self.exact) - 1)
 
     def add(self, sample: Sample) -> None:
-        """A micro-batch."""
-        if sample.value > 0 and sample.mass > 0 and sample.size.tokens > 0:
+        """A micro-batch. Its gradient may overflow where its loss is finite."""
+        if 0 < sample.value < math.inf and 0 < sample.mass < math.inf and sample.size.tokens > 0:
             self.samples.append(sample)
 
     def law(self) -> Law | None:
@@ -131,22 +133,31 @@ class Evidence:
 _LAWS: tuple[Law, ...] = ("mean", "sum", "rows", "first")  # of two that fit alike, the first
 
 
-def counts_are_known(window: Sequence[Sample]) -> bool:
-    """Whether each row has a gradient, or the factors of a window follow counts of those that do.
+class Window:
+    """The micro-batches of one window that call one function."""
 
-    They are equal, or in the ratio of one count, or of a count and another.
-    """
-    if all(sample.size.tokens == sample.size.rows for sample in window):
-        return True
-    counts = [(1, *sample.size) for sample in window]
-    for above, below in product(range(len(counts[0])), repeat=2):
-        factors = [
-            sample.upstream * count[above] / count[below]
-            for sample, count in zip(window, counts, strict=True)
-        ]
-        if all(_equal(factor, factors[0]) for factor in factors):
+    def __init__(self) -> None:
+        self.samples: list[Sample] = []
+
+    @cached_property
+    def counts_are_known(self) -> bool:
+        """Whether each row has a gradient, or the factors of the loop follow an observed count.
+
+        They are equal, or in the ratio of one count, or of a count and another. Read once all
+        samples are there.
+        """
+        if all(sample.size.tokens == sample.size.rows for sample in self.samples):
             return True
-    return False
+        tolerance = AGREE_HALF if any(sample.half for sample in self.samples) else AGREE
+        counts = [(1, *sample.size) for sample in self.samples]
+        for above, below in product(range(len(counts[0])), repeat=2):
+            factors = [
+                sample.upstream * count[above] / count[below]
+                for sample, count in zip(self.samples, counts, strict=True)
+            ]
+            if all(_equal(factor, factors[0], tolerance) for factor in factors):
+                return True
+        return False
 
 
 def _obeys(tokens: int, ratio: float) -> bool:
@@ -161,8 +172,8 @@ def _agree(one: tuple[int, float], other: tuple[int, float]) -> bool:
     return _equal(one[1], other[1]) or _equal(one[0] * one[1], other[0] * other[1])
 
 
-def _equal(one: float, other: float) -> bool:
-    return abs(one - other) <= AGREE * abs(other)
+def _equal(one: float, other: float, tolerance: float = AGREE) -> bool:
+    return abs(one - other) <= tolerance * abs(other)
 
 
 def token_weight(errors: list[float], value: float, guesses: tuple[float, ...]) -> float | None:
