@@ -121,8 +121,9 @@ def launchers(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _torchrun_launch(environ: Mapping[str, str]) -> str | None:
-    """Equal for all restarts of one torchrun on this node, and for no other.
+    """Equal for all restarts of one torchrun on this node, and for no other torchrun.
 
+    Programs that a worker starts inherit it, and a process may launch several times in one folder.
     Its workers write their errors to ``<temporary folder>/<job>_<random>/attempt_<n>/<rank>/``.
     """
     folder, attempt, _ = environ.get("TORCHELASTIC_ERROR_FILE", "").rpartition("attempt_")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pytest
@@ -30,11 +31,16 @@ def slurm(restarts: int | None, job: str = "4711") -> dict[str, str]:
 class Run:
     id: str
     environment: dict[str, str]
+    world_size: int = 2
 
 
-def linked(*variables: dict[str, str], of: int = 0, name: str = "train") -> list[str]:
+def linked(
+    *variables: dict[str, str], of: int = 0, name: str = "train", commands: Sequence[str] = ()
+) -> list[str]:
     """The attempts of one of these runs, as the service finds them; ``of`` is its index."""
     runs = [Run(str(n), identity.launchers(each)) for n, each in enumerate(variables)]
+    for run, command in zip(runs, commands, strict=False):
+        run.environment["command"] = command
     keys = {run.id: job_key(name, "default", run.environment) for run in runs}
     key = keys[str(of)]
     same = [run for run in runs if key is not None and keys[run.id] == key]
@@ -44,6 +50,22 @@ def linked(*variables: dict[str, str], of: int = 0, name: str = "train") -> list
 def test_the_restarts_of_one_torchrun_are_attempts() -> None:
     for each in range(3):
         assert linked(torchrun(0), torchrun(1), torchrun(2), of=each) == ["0", "1", "2"]
+
+
+def test_the_trainings_that_one_worker_starts_are_not_attempts_of_each_other() -> None:
+    """They inherit its environment: a sweep, or one launcher that is called twice."""
+    assert linked(torchrun(0), torchrun(0)) == []
+    assert linked(torchrun(0), torchrun(1), torchrun(0)) == []
+    sweep = ["train.py --lr 1", "train.py --lr 2"]
+    assert linked(torchrun(0), torchrun(0), commands=sweep) == []
+    again = [torchrun(n) for n in (0, 0, 1, 1)]
+    assert linked(*again, commands=sweep * 2) == ["0", "2"]
+    assert linked(*again, commands=sweep * 2, of=3) == ["1", "3"]
+
+
+def test_a_change_of_members_that_torchrun_does_not_count_is_an_attempt() -> None:
+    runs = [Run(str(n), identity.launchers(torchrun(0)), 4 - n) for n in range(2)]
+    assert [run.id for run in attempts_of("0", runs)] == ["0", "1"]
 
 
 @pytest.mark.parametrize("job", ["none", "100"])
@@ -95,6 +117,8 @@ def test_the_key_separates_names_and_commands() -> None:
         job_key("a", "p", other),
     }
     assert len(keys) == 3
+    launches = [identity.launchers(torchrun(0)) | {"command": f"train.py {n}"} for n in range(2)]
+    assert len({job_key("a", "p", launch) for launch in launches}) == 2
     assert job_key("a", "p", {"host": "n1"}) is None
 
 

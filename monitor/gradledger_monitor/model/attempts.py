@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol, TypeVar
 
 # keys in the environment of a run, as the hooks write them
-LAUNCH = "torchrun launch"  # equal in all restarts of one torchrun, and in no other
+# equal in all restarts of one torchrun and in no other; all that one of its workers starts has it
+LAUNCH = "torchrun launch"
 RESTARTS = "torchrun restarts"
 SLURM_JOB = "SLURM job"
 SLURM_RESTARTS = "SLURM restarts"
@@ -27,6 +28,9 @@ class Attempt(Protocol):
     @property
     def environment(self) -> dict[str, str]: ...
 
+    @property
+    def world_size(self) -> int: ...
+
 
 T = TypeVar("T", bound=Attempt)
 
@@ -34,13 +38,14 @@ T = TypeVar("T", bound=Attempt)
 def job_key(name: str, project: str, environment: Mapping[str, str]) -> str | None:
     """A key that all attempts of a job have in common; None of a run that has no launcher.
 
-    Several trainings of one SLURM job differ in name or command, and so in this key.
+    Several trainings of one job differ in name or command, and so in this key.
     """
     slurm, launch = environment.get(SLURM_JOB), environment.get(LAUNCH)
     if not (slurm or launch):
         return None
-    parts = ["slurm", slurm, environment.get("command", "")] if slurm else ["torchrun", launch]
-    return hashlib.sha256(repr([*parts, name, project]).encode()).hexdigest()[:32]
+    parts = ["slurm", slurm] if slurm else ["torchrun", launch]
+    parts += [environment.get("command", ""), name, project]
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
 
 
 def attempts_of(run: str, runs: Sequence[T]) -> list[T]:
@@ -57,6 +62,9 @@ def attempts_of(run: str, runs: Sequence[T]) -> list[T]:
         launches_by_start.setdefault(start, set()).add(_launch(each))
     if any(len(launches) > 1 for launches in launches_by_start.values()):
         runs = [each for each in runs if _launch(each) == _launch(of_id)]
+    # one start trains once: others are programs that a worker starts, which inherit its environment
+    if len(set(map(_start, runs))) < len(runs):
+        return []
     return list(runs) if len(runs) > 1 else []
 
 
@@ -68,3 +76,10 @@ def restarts_text(environment: Mapping[str, str]) -> str:
 
 def _launch(run: Attempt) -> str:
     return run.environment.get(LAUNCH, run.id)
+
+
+def _start(run: Attempt) -> tuple[str, str | None, str | None, int]:
+    """What differs in any two attempts; a change of torchrun's nodes counts as no restart."""
+    environment = run.environment
+    restarts = environment.get(SLURM_RESTARTS), environment.get(RESTARTS)
+    return (_launch(run), *restarts, run.world_size)

@@ -77,6 +77,23 @@ def test_an_attempt_does_not_stall_after_which_its_launcher_started_the_next(sto
     assert [f.rule for f in evaluation(store, "next").findings] == ["run.stalled"]
 
 
+def test_a_hung_training_stalls_beside_which_the_same_worker_starts_another(store: Store) -> None:
+    clock = Clock()
+    evaluator = Evaluator(store, now=clock)
+    launcher = {"torchrun launch": "1f2e", "torchrun restarts": "0"}
+    for run, offset in (("r", 0.0), ("beside", 1.0)):
+        for number in range(1, 21):
+            clock.time += 1
+            record = fair_step(number)
+            record.time = clock.time
+            fields = {"environment": launcher, "started": 9_000.0 + offset}
+            send(store, [record], clock.time, run=run, **fields)
+            evaluator.evaluate_pending()
+    clock.time += 1_000
+    evaluator.evaluate_pending()
+    assert judged(store) == 20 and stalls(store)
+
+
 def test_a_run_does_not_stall_whose_ranks_have_ended_but_for_one_that_never_sent(
     store: Store,
 ) -> None:
