@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 WRONG_GRADIENT = "the applied gradient is not the one the loop intends"
 GRADIENT_UNAFFECTED = ("scaler.missing_update",)  # a structural error about the scale alone
-NO_RANKS: Mapping[int, int] = MappingProxyType({})
+Absent = Mapping[int, int | None]  # ranks with their last step; 0: none ever, None: not known
+NO_RANKS: Absent = MappingProxyType({})
 _CHECKS = {
     "loss": "course of the training loss",
     "run": "progress",
@@ -52,12 +53,11 @@ class Summary:
 
 
 def summarize(
-    evaluation: EvaluationResult, steps: int, ranks: int = 1, absent: Mapping[int, int] = NO_RANKS
+    evaluation: EvaluationResult, steps: int, ranks: int = 1, absent: Absent = NO_RANKS
 ) -> Summary:
     """Summarize the evaluation of ``steps`` optimizer steps.
 
-    ``absent`` are the ranks without a record of the last one, with the last that they sent; 0 if
-    they never sent one.
+    ``absent`` are the ranks without a record of the last one, with the last that they sent.
     """
     ordered = sorted(evaluation.findings, key=_reading_order)
     causes = [finding for finding in ordered if finding.inhibited_by is None]
@@ -78,17 +78,19 @@ def _acknowledged(causes: list[Finding]) -> str:
     return f"Acknowledged: {number} of {formatting.plural(len(problems), 'finding')}."
 
 
-def _extent(ranks: int, absent: Mapping[int, int]) -> str:
+def _extent(ranks: int, absent: Absent) -> str:
     """Over which ranks a verdict holds, where some sent no record, or none of the last step."""
     if not absent:
         return ""
     present = [rank for rank in range(ranks) if rank not in absent]
-    never = [rank for rank, last in absent.items() if not last]
-    behind = [rank for rank, last in absent.items() if last]
+    never = [rank for rank, last in absent.items() if last == 0]
+    behind = [rank for rank, last in absent.items() if last != 0]
+    last_steps = [last for last in absent.values() if last]
     reasons = [f"{formatting.rank_names(never)} never sent a record"] if never else []
     if behind:
         reasons.append(f"{formatting.rank_names(behind)} sent no record of the last step")
-    since = f"after step {formatting.count(min(absent.values()))}, " if not never else ""
+    all_known = len(last_steps) == len(absent)
+    since = f"after step {formatting.count(min(last_steps))}, " if all_known else ""
     holds = f"{since}this holds for {formatting.rank_names(present)}: " if present else ""
     return f"{holds}{', and '.join(reasons)}."
 
@@ -122,7 +124,7 @@ def _sentence_and_detail(
 
 
 def verdict_meaning(
-    evaluation: EvaluationResult, steps: int, ranks: int, absent: Mapping[int, int] = NO_RANKS
+    evaluation: EvaluationResult, steps: int, ranks: int, absent: Absent = NO_RANKS
 ) -> str:
     """What the verdict means for this run, for the line behind ``BALANCED:``."""
     meaning = _meaning(evaluation, steps, ranks)

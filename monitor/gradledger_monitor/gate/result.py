@@ -30,8 +30,8 @@ class CheckedRun:
     revision: Revision = NOT_KNOWN
 
     @property
-    def absent(self) -> Mapping[int, int]:
-        """The ranks without a record of the last step, with their last one; 0 for none."""
+    def absent(self) -> Mapping[int, int | None]:
+        """The ranks without a record of the last step, with their last one."""
         return self.topology.absent if self.topology else {}
 
     def report(self) -> RenderableType:

@@ -69,7 +69,7 @@ class Incident:
     attempts: list[Attempt]
 
     @property
-    def absent(self) -> dict[int, int]:
+    def absent(self) -> dict[int, int | None]:
         """The ranks without a record of the last step, with their last one; 0 for none."""
         return self.topology.absent if self.topology else {}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal, TextIO
@@ -60,7 +60,7 @@ def report(
     steps: int,
     ranks: int,
     evaluation: EvaluationResult,
-    absent: Mapping[int, int] = headline.NO_RANKS,
+    absent: headline.Absent = headline.NO_RANKS,
     revision: str = "",
     objectives: Sequence[ObjectiveSummary] = (),
 ) -> RenderableType:
@@ -82,9 +82,7 @@ def report(
     )
 
 
-def _verdict(
-    steps: int, ranks: int, evaluation: EvaluationResult, absent: Mapping[int, int]
-) -> Text:
+def _verdict(steps: int, ranks: int, evaluation: EvaluationResult, absent: headline.Absent) -> Text:
     meaning = headline.verdict_meaning(evaluation, steps, ranks, absent)
     return Text.assemble((evaluation.verdict.upper(), STYLES[evaluation.verdict]), f": {meaning}")
 

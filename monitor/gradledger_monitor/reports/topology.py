@@ -17,19 +17,20 @@ EARLIER = 3  # steps whose targets are compared with those of the last one; of m
 class RunTopology:
     """The topology at a step; ``never_sent`` are ranks from which no record arrived at all.
 
-    ``behind`` are the others that sent no record of this step, each with its last one before.
+    ``behind`` are the others that sent no record of this step, each with its last one before; None
+    where no record of it is stored, because retention removed them.
     """
 
     optimizer: int
     step: int
     never_sent: list[int]
-    behind: dict[int, int]
+    behind: dict[int, int | None]
     topology: Topology
 
     @property
-    def absent(self) -> dict[int, int]:
+    def absent(self) -> dict[int, int | None]:
         """The ranks without a record of this step, with their last one before; 0 for none."""
-        return dict.fromkeys(self.never_sent, 0) | self.behind
+        return {**dict.fromkeys(self.never_sent, 0), **self.behind}
 
 
 def run_topology(

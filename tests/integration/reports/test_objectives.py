@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from pytest import approx
+from sqlalchemy import delete
 
 from gradledger.records import StepRecord
 from gradledger_monitor.reports.incident import build_incident
@@ -18,6 +19,7 @@ from gradledger_monitor.reports.windows import MOST_RECORDS
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.runs import queries
 from gradledger_monitor.store.steps.curves import Span
+from gradledger_monitor.store.tables import chunks
 from helpers.batches import EndRecord, fair_step, step
 from helpers.facts import record as record_of
 from helpers.facts import term
@@ -152,3 +154,29 @@ def test_a_rank_that_became_silent_is_named_with_its_last_step(store: Store) -> 
     assert silent in html(incident) and silent in markdown(incident)
     assert json.loads(as_json(incident))["topology"]["behind"] == {"2": 4}
     assert "| 2 | no record of this step |" in markdown(incident)
+
+
+def test_a_rank_without_stored_records_is_not_one_that_never_sent(store: Store) -> None:
+    for rank, steps in enumerate((400, 400, 4)):
+        records = [step(n, sync="averaged") for n in range(1, steps + 1)]
+        send(store, records, run="r1", rank=rank, world_size=3)
+    while evaluate_pending(store, 0):
+        pass
+    with store.writing() as connection:  # as retention does
+        connection.execute(delete(chunks).where(chunks.c.rank == 2))
+    found = run_topology(store, "r1")
+    assert found is not None and found.absent == {2: None}
+    text = markdown(build_incident(store, "r1"))
+    assert "This holds for ranks 0 and 1: rank 2 sent no record of the last step." in text
+    assert "never sent" not in text
+
+
+def test_a_rank_that_steps_another_optimizer_only_is_not_silent(store: Store) -> None:
+    for rank in range(2):
+        records = [step(n, optimizer=rank, sync="averaged") for n in range(1, 7)]
+        send(store, records, run="r1", rank=rank, world_size=2, optimizers=["a", "b"])
+    while evaluate_pending(store, 0):
+        pass
+    for optimizer in range(2):
+        found = run_topology(store, "r1", optimizer)
+        assert found is not None and found.absent == {}

@@ -145,6 +145,10 @@ def test_a_verdict_names_the_ranks_over_which_it_holds() -> None:
         "This holds for ranks 0 and 1: "
         "rank 3 never sent a record, and rank 2 sent no record of the last step."
     )
+    not_known = headline.summarize(evaluation("balanced"), 40, 4, {2: None, 3: 12})
+    assert not_known.detail == (
+        "This holds for ranks 0 and 1: ranks 2 and 3 sent no record of the last step."
+    )
 
 
 def test_coverage_keeps_the_whole_reason() -> None:

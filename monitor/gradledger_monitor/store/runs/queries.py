@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, Select, and_, func, or_, select
+from sqlalchemy import ColumnElement, Connection, Row, Select, and_, exists, func, or_, select
 
 from gradledger_monitor.evaluation.finding_code import with_code
 from gradledger_monitor.ingest import schema
@@ -229,15 +229,25 @@ def ranks_without_records(store: Store, run: str) -> list[int]:
 
 def last_steps_of_ranks(
     store: Store, run: str, optimizer: int, before: int, of_ranks: Sequence[int]
-) -> dict[int, int]:
-    """The last step before one that each of these ranks sent a record of; 0 if it sent none."""
+) -> dict[int, int | None]:
+    """The last step before one that each of these ranks sent a record of; None: not known.
+
+    Without the ranks that have records of other optimizers only: they may not have this one.
+    """
     of_rank = (chunks.c.run == ranks.c.run, chunks.c.rank == ranks.c.rank)
-    earlier = (chunks.c.optimizer == optimizer, chunks.c.last < before)
-    last = select(func.max(chunks.c.last)).where(*of_rank, *earlier).correlate(ranks)
-    query = select(ranks.c.rank, last.scalar_subquery())
+    last = select(func.max(chunks.c.last)).where(*of_rank, chunks.c.optimizer == optimizer)
+    optimizers = select(progress.c.optimizer).where(progress.c.run == ranks.c.run)
+    of_any = exists().where(*of_rank, chunks.c.optimizer.in_(optimizers.correlate(ranks)))
+    query = select(ranks.c.rank, last.correlate(ranks).scalar_subquery().label("last"))
+    query = query.add_columns(of_any.correlate(ranks).label("of_any"))
     query = query.where(ranks.c.run == _key_of(run), ranks.c.rank.in_(of_ranks))
     with store.reading() as connection:
-        return {rank: step or 0 for rank, step in connection.execute(query.order_by(ranks.c.rank))}
+        rows = connection.execute(query.order_by(ranks.c.rank)).all()
+    return {
+        row.rank: row.last if row.last is not None and row.last < before else None
+        for row in rows
+        if row.last is not None or not row.of_any
+    }
 
 
 def last_evaluated_steps(store: Store, run: str) -> dict[int, int]:
