@@ -17,7 +17,7 @@ from gradledger_monitor.reports.topology import RunTopology, run_topology
 from gradledger_monitor.rules import circumstances
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.runs import checkpoints, event_queries, queries
-from gradledger_monitor.store.runs.attempts import Attempt, attempts
+from gradledger_monitor.store.runs.attempts import MOST_SHOWN, Attempt, attempts
 from gradledger_monitor.store.runs.queries import RunRow, UnknownRun
 from gradledger_monitor.store.steps import curves
 from gradledger_monitor.store.steps.curves import Curves, Span
@@ -160,7 +160,7 @@ def build_incident(store: Store, run: str, now: float | None = None) -> Incident
         around=around,
         evaluations=curves.eval_curves(store, run, points=MOST_POINTS),
         layers=layers_by_step(store, run, optimizer),
-        attempts=attempts(store, run),
+        attempts=attempts(store, run, MOST_SHOWN),
     )
 
 

@@ -177,7 +177,8 @@ def _markdown(incident: Incident) -> Iterator[str]:
     yield f"{formatting.clock(run.started)}, last seen {formatting.clock(run.last_seen)}."
     yield from _onset(incident)
     yield from _objectives(incident)
-    yield from _table("Attempts of this job", _ATTEMPT, list(map(_attempt, incident.attempts)))
+    title = _attempts_title(incident.attempts)
+    yield from _table(title, _ATTEMPT, list(map(_attempt, incident.attempts)))
     yield from _rank_lines(incident)
     yield from _table("Decision tree", ("question", "answer", "reason"), _tree(incident))
     for title, findings in (("Findings", incident.causes), ("Symptoms", incident.symptoms)):
@@ -235,6 +236,13 @@ def _rank_lines(incident: Incident) -> Iterator[str]:
 
 
 _ATTEMPT = ("attempt", "run", "launcher", "ranks", "last step", "verdict")
+
+
+def _attempts_title(attempts: list[Attempt]) -> str:
+    title = "Attempts of this job"
+    if not attempts or len(attempts) == attempts[0].total:
+        return title
+    return f"{title}: {attempts[0].number} to {attempts[-1].number} of {attempts[0].total}"
 
 
 def _attempt(attempt: Attempt) -> tuple[Any, ...]:

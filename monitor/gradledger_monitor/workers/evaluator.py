@@ -305,8 +305,10 @@ class Evaluator:
         if state.position.skipping.get(optimizer):
             timeout = max(timeout, SKIPPING_TIMEOUT)
         inactive_at = state.position.received[optimizer] + timeout
-        if inactive_at <= self._now() and attempts.has_later(self._store, status.info.run):
-            return None  # its launcher ended this attempt, and started the next
+        if inactive_at <= self._now():
+            with self._store.reading() as connection:
+                if attempts.has_later(connection, status.info.run):
+                    return None  # its launcher ended this attempt, and started the next
         return inactive_at
 
     def _detect_inactivity(

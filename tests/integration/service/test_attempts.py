@@ -5,8 +5,10 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from gradledger_monitor.reports.incident import build_incident
+from gradledger_monitor.reports.render import html, markdown
 from gradledger_monitor.store.database import Store
-from gradledger_monitor.store.runs.attempts import attempts
+from gradledger_monitor.store.runs.attempts import MOST_SHOWN, attempts, has_later
 from gradledger_monitor.store.runs.deletion import delete_run
 from helpers import http
 from helpers.batches import batch, eventually, fair_step, step
@@ -51,6 +53,23 @@ def test_a_run_finds_its_attempts_by_an_index(store: Store) -> None:
             query = f"EXPLAIN QUERY PLAN SELECT * FROM runs WHERE job = ({job})"
             plan = connection.exec_driver_sql(query).all()
         assert all("SEARCH" in row[3] for row in plan if "runs" in row[3]), plan
+
+
+def test_of_many_attempts_those_around_the_run_are_shown(store: Store) -> None:
+    for n in range(50):
+        sent: dict[str, Any] = {"environment": environment(n), "started": START + n}
+        send(store, [fair_step(1)], run=f"r{n}", **sent)
+    shown = {run: attempts(store, run, MOST_SHOWN) for run in ("r0", "r30", "r49")}
+    numbers = {run: (some[0].number, some[-1].number) for run, some in shown.items()}
+    assert numbers == {"r0": (1, 20), "r30": (21, 40), "r49": (31, 50)}
+    assert {each.total for some in shown.values() for each in some} == {50}
+    assert len(attempts(store, "r30")) == 50
+    incident = build_incident(store, "r30")
+    assert "Attempts of this job: 21 to 40 of 50" in markdown(incident)
+    page = html(incident)
+    assert "sent a record, 21 to 40 of 50. Each" in page and "r19" not in page
+    with store.reading() as connection:
+        assert has_later(connection, "r30") and not has_later(connection, "r49")
 
 
 def test_each_run_shows_the_attempt_before_with_its_last_step_and_verdict(service: Service) -> None:

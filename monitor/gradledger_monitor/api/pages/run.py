@@ -77,7 +77,7 @@ def show_run(
         tree=tree_svg.build_nodes(evaluation, summary.causes, latest, row.world_size),
         objectives=objectives,
         ranks=ranks,
-        attempts=attempts.attempts(store, run),
+        attempts=attempts.attempts(store, run, attempts.MOST_SHOWN),
         layers=layer_map.layer_maps(layers_by_step(store, run, optimizer)),
         why_no_layers=layer_map.why_empty(evaluation.coverage),
         coverage=coverage,
