@@ -24,7 +24,7 @@ from gradledger_monitor.rules.docs import rules_by_id
 from gradledger_monitor.store.alerts import due, outbox
 from gradledger_monitor.store.alerts.tables import notifications
 from gradledger_monitor.store.database import Store
-from gradledger_monitor.store.runs import queries
+from gradledger_monitor.store.runs import attempts, queries
 from gradledger_monitor.store.tables import runs
 
 log = logging.getLogger(__name__)
@@ -74,6 +74,7 @@ def _enqueue(
     findings = queries.current_findings(connection, run, now)
     before = _notifications(connection, run)
     finished = row.ended or row.last_seen < now - FINISHED_AFTER
+    finished = finished or attempts.has_later(connection, row.id)
     context = RunContext(row.name, row.project, finished)
     plan = planner.plan(context, findings, before, roster.routing, composer.timing, now)
     _put_messages(connection, row, plan, composer, now)

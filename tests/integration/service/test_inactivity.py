@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import time
+
+import pytest
+
 from gradledger.records import HeartbeatRecord, Record
+from gradledger_monitor.alerts.assembly import Alerts
+from gradledger_monitor.alerts.enqueue import enqueue_due
+from gradledger_monitor.config.settings import Settings
 from gradledger_monitor.model.findings import Finding
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.runs.queries import evaluation, get_run
@@ -10,6 +17,8 @@ from gradledger_monitor.store.steps.curves import curves
 from gradledger_monitor.workers.evaluator import ABSENCE_TIMEOUT, Evaluator
 from helpers.batches import EndRecord, fair_step
 from helpers.sending import Clock, judged, send
+
+CHANNEL = {"name": "c", "url": "https://example.org"}
 
 
 def live(
@@ -75,6 +84,70 @@ def test_an_attempt_does_not_stall_after_which_its_launcher_started_the_next(sto
     assert judged(store) == 20 and not stalls(store)
     # the last attempt has none after it
     assert [f.rule for f in evaluation(store, "next").findings] == ["run.stalled"]
+
+
+def test_a_stall_is_withdrawn_when_the_next_attempt_sends_its_first_record(store: Store) -> None:
+    clock = Clock()
+    evaluator = Evaluator(store, now=clock)
+
+    def attempt(run: str, restarts: int, first: int, last: int) -> None:
+        launcher = {"torchrun launch": "1f2e", "torchrun restarts": str(restarts)}
+        for number in range(first, last + 1):
+            clock.time += 1
+            record = fair_step(number)
+            record.time = clock.time
+            fields = {"environment": launcher, "started": 9_000.0 + restarts, "rank": 0}
+            send(store, [record], clock.time, run=run, **fields)
+            evaluator.evaluate_pending()
+
+    attempt("r", 0, 1, 20)
+    clock.time += 100
+    evaluator.evaluate_pending()
+    attempt("r", 0, 21, 40)
+    evaluator.save_snapshot("r")
+    (first,) = stalls(store)
+    clock.time += 100
+    evaluator.evaluate_pending()
+    assert [(f.lifecycle, f.last_step) for f in stalls(store)] == [("ongoing", 40)]
+    # the next attempt loads for longer than that; a run of another job changes nothing
+    send(store, [fair_step(1)], clock.time, run="other")
+    evaluator.evaluate_pending()
+    assert [f.lifecycle for f in stalls(store)] == ["ongoing"]
+    attempt("next", 1, 1, 1)
+    assert stalls(store) == [first] and judged(store) == 40
+    clock.time += 1_000
+    evaluator.evaluate_pending()
+    Evaluator(store, now=clock).evaluate_pending()
+    assert stalls(store) == [first]
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_the_alert_of_an_attempt_is_not_repeated_once_the_next_has_begun(
+    store: Store, goes_on: bool
+) -> None:
+    """Also before the earlier one is evaluated again."""
+    clock = Clock(time.time())
+    evaluator = Evaluator(store, now=clock)
+    for number in range(1, 21):
+        clock.time += 1
+        record = fair_step(number)
+        record.time = clock.time
+        launcher = {"torchrun launch": "1f2e", "torchrun restarts": "0"}
+        send(store, [record], clock.time, environment=launcher, started=clock.time - number)
+        evaluator.evaluate_pending()
+    clock.time += 100
+    evaluator.evaluate_pending()
+    settings = Settings.model_validate({"alert_channels": [CHANNEL]})
+    composer = Alerts(settings, "http://127.0.0.1", store).composer()
+    # the second time, after the wait for others of its group
+    sent = [enqueue_due(store, composer, clock.time + seconds) for seconds in (0.0, 600.0)]
+    assert stalls(store) and sent == [0, 1]
+    if goes_on:
+        launcher = {"torchrun launch": "1f2e", "torchrun restarts": "1"}
+        fields = {"environment": launcher, "started": clock.time}
+        send(store, [fair_step(1)], clock.time, run="next", **fields)
+    assert stalls(store)
+    assert enqueue_due(store, composer, clock.time + 5 * 3_600.0) == (0 if goes_on else 1)
 
 
 def test_a_hung_training_stalls_beside_which_the_same_worker_starts_another(store: Store) -> None:

@@ -47,9 +47,10 @@ class Stalled(Rule):
 
     **When it is silent**
 
-    Fewer than 10 steps; evaluation or checkpoints within that time; a run that has ended, or whose
-    launcher started the next attempt; records that arrive more than ten minutes late, such as from
-    a spool; five minutes while the hooks skip short steps.
+    Fewer than 10 steps; evaluation or checkpoints within that time; a run that has ended; an
+    attempt whose launcher started the next one, with whose first record a stall is withdrawn that
+    was reported before; records that arrive more than ten minutes late, such as from a spool; five
+    minutes while the hooks skip short steps.
 
     **Incidents**
 

@@ -60,6 +60,13 @@ def attempts(store: Store, run: str, most: int = MOST) -> list[Attempt]:
     ]
 
 
+def earlier(connection: Connection, run: str) -> list[int]:
+    """The keys of the earlier attempts of the job of a run."""
+    rows = _rows(connection, run, runs.c.key)
+    position = next((n for n, row in enumerate(rows) if row.id == run), 0)
+    return [row.key for row in rows[:position]]
+
+
 def has_later(connection: Connection, run: str) -> bool:
     """Whether the job of a run has a later attempt."""
     rows = _rows(connection, run)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import Connection, Row, bindparam, func, select, update
+from sqlalchemy import Connection, Row, bindparam, delete, func, select, update
 
 from gradledger_monitor.ingest import schema
 from gradledger_monitor.ingest.decode import Batch, ProcessRecords, Refusal, Refusals
@@ -17,10 +17,10 @@ from gradledger_monitor.store import dialects
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.dialects import without_nul
 from gradledger_monitor.store.evaluation import snapshots
-from gradledger_monitor.store.runs import checkpoints, code_locations, tags
+from gradledger_monitor.store.runs import attempts, checkpoints, code_locations, tags
 from gradledger_monitor.store.steps import chunks, layers
 from gradledger_monitor.store.steps.chunks import ChunkKey
-from gradledger_monitor.store.tables import evals, progress, ranks, runs
+from gradledger_monitor.store.tables import evals, inactivity, progress, ranks, runs
 
 CheckTime = Callable[[], None]
 StepLine = tuple[int, schema.StepRecord]
@@ -109,6 +109,7 @@ def _store_report(
 def _store_run(connection: Connection, record: schema.RunRecord, now: float) -> int:
     of_id = {"of_id": record.run}
     row = connection.execute(RUN_BY_ID, of_id).one_or_none()
+    is_new = row is None
     if row is None:
         _create_run(connection, record, now)
         row = connection.execute(RUN_BY_ID, of_id).one()
@@ -123,7 +124,27 @@ def _store_run(connection: Connection, record: schema.RunRecord, now: float) -> 
         connection.execute(update(runs).where(runs.c.key == row.key).values(changed))
     started = min(row.started, record.started or now)
     connection.execute(TOUCH_RUN, {"of_run": row.key, "new_start": started, "now": now})
+    if "job" in changed or is_new:
+        _resolve_stalls(connection, record.run)
     return int(row.key)
+
+
+def _resolve_stalls(connection: Connection, run: str) -> None:
+    """The attempts before a run did not stall at their ends: their launcher ended them."""
+    of_optimizer = (
+        progress.c.run == inactivity.c.run,
+        progress.c.optimizer == inactivity.c.optimizer,
+    )
+    last = select(progress.c.step).where(*of_optimizer).scalar_subquery()
+    for key in attempts.earlier(connection, run):
+        stalled = (inactivity.c.run == key, inactivity.c.after == last)
+        columns = (inactivity.c.optimizer, inactivity.c.after)
+        since = dict(connection.execute(select(*columns).where(*stalled)).all())
+        if since:
+            connection.execute(delete(inactivity).where(*stalled))
+            _rewind(connection, key, since)
+            values = {"revision": runs.c.revision + 1}
+            connection.execute(update(runs).where(runs.c.key == key).values(values))
 
 
 def _create_run(connection: Connection, record: schema.RunRecord, now: float) -> None:
