@@ -5,15 +5,18 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from sqlalchemy import select, update
+
 from gradledger_monitor.reports.incident import build_incident
 from gradledger_monitor.reports.render import html, markdown
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.runs.attempts import MOST_SHOWN, attempts, has_later
 from gradledger_monitor.store.runs.deletion import delete_run
+from gradledger_monitor.store.tables import runs
 from helpers import http
 from helpers.batches import batch, eventually, fair_step, step
 from helpers.patience import HANGS
-from helpers.sending import send
+from helpers.sending import evaluate_pending, send
 from helpers.service import Service
 
 START = 1_700_000_000.0
@@ -53,6 +56,20 @@ def test_a_run_finds_its_attempts_by_an_index(store: Store) -> None:
             query = f"EXPLAIN QUERY PLAN SELECT * FROM runs WHERE job = ({job})"
             plan = connection.exec_driver_sql(query).all()
         assert all("SEARCH" in row[3] for row in plan if "runs" in row[3]), plan
+
+
+def test_a_key_of_the_job_alone_evaluates_nothing_again(store: Store) -> None:
+    """An earlier version wrote none, or another."""
+    send(store, [fair_step(1)], run="a", environment=environment(0))
+    evaluate_pending(store)
+    of_run = select(runs.c.job, runs.c.rewind).where(runs.c.id == "a")
+    with store.writing() as connection:
+        before = connection.execute(of_run).one()
+        connection.execute(update(runs).values(job=None))
+    send(store, [fair_step(2)], run="a", environment=environment(0))
+    with store.reading() as connection:
+        assert connection.execute(of_run).one() == before
+    assert before.job and not before.rewind
 
 
 def test_of_many_attempts_those_around_the_run_are_shown(store: Store) -> None:

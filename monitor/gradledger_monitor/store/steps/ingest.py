@@ -115,8 +115,8 @@ def _store_run(connection: Connection, record: schema.RunRecord, now: float) -> 
         row = connection.execute(RUN_BY_ID, of_id).one()
     description = _merged_description(row, record)
     changed = {name: value for name, value in description.items() if row._mapping[name] != value}
-    # the evaluation depends on the description
-    if row.generation and changed:
+    # the evaluation depends on the description, but for the key of the job
+    if row.generation and changed.keys() - {"job"}:
         _rewind(connection, row.key)
     if not row.revision or "config" in changed:
         tags.write(connection, row.key, tags.of_config(record.config))
