@@ -210,7 +210,8 @@ def _partial(
     if not _Explains(facts, past)(lambda micro_batches: micro_batches / full):
         return None
     drawn = facts.record.batches if fair.batches == full else None
-    left_out = max(0, (drawn or 0) - len(facts.record.micro_batches))
+    # of a full window: a loop that ends early draws a batch that it only looks at
+    left_out = max(0, full - len(facts.record.micro_batches)) if drawn == full else 0
     return Diagnosis("partial", objective=objective, ratio=k / full, left_out=left_out)
 
 

@@ -118,8 +118,8 @@ def _left_out(window: Window) -> str:
         return ""
     return (
         f"The DataLoader yielded {counted(window.facts.record.batches or 0, 'batch')} "
-        f"for it, and no backward followed {left_out} of them: the loop skips the backward, as a "
-        "guard against a loss that is not finite does. "
+        f"for it, and no backward followed {left_out} of them: a guard against a loss that is "
+        "not finite may skip it. "
     )
 
 
