@@ -41,10 +41,10 @@ done = 0
 if torch.isfinite(loss):
     loss.backward()                        # not (loss / K).backward()
     done += 1                              # counts those that have a backward
-# before the step:
+# before clipping and the step:
 for p in model.parameters():
     if p.grad is not None:
-        p.grad.div_(done)
+        p.grad.div_(max(done, 1))
 done = 0"""
 
 

@@ -27,7 +27,7 @@ for i, (ids, targets) in enumerate(loader):
         (loss / K).backward()
     # end
     if (i + 1) % K == 0:
-        # fix: before the step
+        # fix: before clipping and the step
         # end
         optimizer.step()
         optimizer.zero_grad()
