@@ -82,6 +82,9 @@ def test_a_window_whose_micro_batches_all_have_a_large_loss_is_named() -> None:
     assert sentence(*pairs, step(7, 4.0, 4.0)) == ""
     assert sentence(*pairs[:3], step(4, 30.0, 31.0)) == ""  # few to compare with
     assert "micro-batch 2 of 2" in sentence(*pairs, step(7, 0.5, 60.0))  # it explains the rest
+    assert "is NaN" in sentence(*pairs, step(7, math.nan, math.nan))
+    for apart in ([0.25, 30.0, 31.0], [0.25, math.nan, math.nan, math.nan]):
+        assert sentence(*pairs, step(7, *apart)) == ""  # one stands out, and explains nothing
 
 
 def test_a_batch_of_a_loss_that_diverges_does_not_stand_out() -> None:

@@ -64,19 +64,22 @@ def outlier_of(facts: StepFacts, past: Sequence[Closed]) -> dict[str, Any] | Non
 
 def window_of(facts: StepFacts, past: Sequence[Closed]) -> dict[str, Any] | None:
     """A window whose micro-batches are alike, and far above all of the windows before."""
-    losses = [each.loss for each in _micro_batches(facts)]
-    reported = facts.loss_reported
-    if len(losses) < 2 or None in losses or reported is None:
+    micro_batches, reported = _micro_batches(facts), facts.loss_reported
+    sizes = [each.size for each in micro_batches if each.loss is not None]
+    if len(sizes) < max(2, len(micro_batches)) or reported is None:
+        return None
+    middle = median(sizes)
+    if not all(size <= TIMES * middle and middle <= TIMES * size for size in sizes):
         return None
     usual = _usual_before(abs(reported), past)
     if usual is None:
         return None
     loss = reported if math.isfinite(reported) else str(reported)
-    return {"micro_batches": len(losses), "loss": loss, "usual": usual}
+    return {"micro_batches": len(sizes), "loss": loss, "usual": usual}
 
 
 def sentence_of_window(window: Mapping[str, Any]) -> str:
-    """Its loss, and that no micro-batch alone explains it."""
+    """Its loss, and that all of its micro-batches have one of about that size."""
     loss = window["loss"]
     return (
         f"the loss of the window is {_NOT_FINITE.get(loss) or significant(loss)}, where those "
