@@ -173,13 +173,13 @@ class Adapter(nn.Module):
 @pytest.mark.parametrize(
     ("frozen", "zeros"),
     [
-        ("lora_B", ["0.lora_B.default.weight"]),
+        ("lora_B", [("0.lora_A.default.weight", "0.lora_B.default.weight")]),
         ("lora_A", []),  # that is how LoRA-FA works: the other one has a gradient
         ("nothing", []),
     ],
 )
 def test_frozen_matrices_of_zeros_beside_layers_without_a_gradient_are_named(
-    frozen: str, zeros: list[str]
+    frozen: str, zeros: list[tuple[str, str]]
 ) -> None:
     model = nn.Sequential(Adapter(), nn.ReLU(), nn.Linear(4, 1))
     for name, parameter in model.named_parameters():
@@ -188,7 +188,46 @@ def test_frozen_matrices_of_zeros_beside_layers_without_a_gradient_are_named(
     optimizer = torch.optim.SGD((p for p in model.parameters() if p.requires_grad), lr=0.1)
     layers = [step.layers for step in train(model, optimizer, 10) if step.layers is not None]
     assert layers[-1].observed == 10
-    assert [each.frozen_zeros for each in layers] == [[]] * (len(layers) - 1) + [zeros]
+    pairs = [[(each.names[i], name) for i, name in each.frozen_zeros] for each in layers]
+    assert pairs == [[]] * (len(layers) - 1) + [zeros]
+
+
+class Frozen(nn.Module):
+    """A matrix that is not trained, beside a layer whose outputs are all 0."""
+
+    def __init__(self, matrix: torch.Tensor) -> None:
+        super().__init__()
+        self.mixes = nn.Parameter(matrix, requires_grad=False)
+        self.layer = nn.Linear(4, matrix.shape[1])
+        nn.init.constant_(self.layer.bias, -100.0)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        output: torch.Tensor = self.layer(x).relu() @ self.mixes.float().T
+        return output
+
+
+NEARLY_ZERO = torch.zeros(64, 512)
+NEARLY_ZERO[7, 100] = 1e-30
+
+
+@searched
+@pytest.mark.parametrize(
+    ("matrix", "is_paired"),
+    [
+        (torch.zeros(64, 512), True),
+        (NEARLY_ZERO, False),  # every value is read
+        (torch.zeros(64, 512).to(torch.float8_e4m3fn), False),  # not read
+        (torch.zeros(4, 4), False),  # the shape of the weight: it may be of another adapter
+    ],
+)
+def test_a_frozen_matrix_is_one_of_zeros_if_all_of_its_values_are_0(
+    matrix: torch.Tensor, is_paired: bool
+) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), Frozen(matrix))
+    optimizer = torch.optim.SGD((p for p in model.parameters() if p.requires_grad), lr=0.1)
+    layers = train(model, optimizer, 10)[-1].layers
+    assert layers is not None and layers.observed == 10
+    assert ("1.mixes" in [name for _, name in layers.frozen_zeros]) is is_paired
 
 
 @searched

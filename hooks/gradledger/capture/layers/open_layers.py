@@ -65,7 +65,7 @@ class OpenLayers:
         values = [self.parameters, *(norms for _, norms in self.gradients)]
         sampled = (self.before, self.after, self.slopes)
         if self.frozen_zeros is not None:
-            values.append(self.frozen_zeros.values)
+            values.append(self.frozen_zeros.any_value)
         return values + [each for each in sampled if each is not None]
 
     def resolve(self, grad_scale: float | None) -> Layers:
@@ -82,10 +82,9 @@ class OpenLayers:
         layers.single = self.single and layers.rounded > 0
         if self.modes is not None:
             layers.training, layers.evaluating = self.modes
-        if self.frozen_zeros is not None:
-            layers.frozen_zeros = self.frozen_zeros.resolve()
         weights = self.parameters.values()
         earlier, untrained = set(self.earlier), self.untrained()
+        zeros = {} if self.frozen_zeros is None else self.frozen_zeros.resolve()
         for layer, members in enumerate(_grouped(self.names)):
             size = sum(self.sizes[i] for i in members)
             gradients = [n for i in members if (n := norms[i]) is not None]
@@ -100,6 +99,8 @@ class OpenLayers:
                 layers.earlier.append(layer)
             if untrained.issuperset(members):
                 layers.untrained.append(layer)
+                if zeros.keys() >= set(members):
+                    layers.frozen_zeros.append((layer, zeros[members[0]]))
         return layers
 
     def _moves(self) -> dict[int, list[tuple[float, float]]]:

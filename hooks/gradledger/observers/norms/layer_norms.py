@@ -202,6 +202,7 @@ def _measure(
     if norms is not None:
         untrained.add([id(parameters[index]) for index in present], norms)
     dead = untrained.keys() if untrained.observed >= FIRST_OBSERVED else set()
+    positions = {id(p): index for index, p in enumerate(parameters) if id(p) in dead}
     return OpenLayers(
         names=[course.names[id(p)] for p in parameters],
         sizes=[local_part(p).numel() / holders(p) for p in parameters],
@@ -216,7 +217,7 @@ def _measure(
         rounded=rounded,
         single=single,
         untrained=untrained.among(parameters),
-        frozen_zeros=frozen_beside(dead) if dead else None,
+        frozen_zeros=frozen_beside(positions) if positions else None,
         observed=untrained.observed,
         decay=[] if decay is None else [decay.factors.get(id(p), 0.0) for p in parameters],
         decoupled=decay is not None and decay.decoupled,

@@ -23,10 +23,8 @@ for name, p in model.named_parameters():
 # a layer that should not be trained: layer.requires_grad_(False), before the optimizer"""
 
 FIX_FROZEN = """\
-# train both matrices of an adapter, and create the optimizer after that:
-for name, p in model.named_parameters():
-    p.requires_grad_("lora_" in name)      # what its matrices are called
-optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=lr)"""
+# if they are factors of an adapter, both must be trained: before the optimizer is created, call
+# requires_grad_(True) on"""
 
 
 class DeadLayer(Rule):
@@ -45,12 +43,13 @@ class DeadLayer(Rule):
     gradient of 0: they are used, and the loss does not change with them.
 
     It is a warning if only biases have a gradient and all other layers have one of exactly 0: the
-    output of the model is then the same for every input. So it is if a frozen matrix of zeros is
-    beside a layer whose gradient is exactly 0: of an adapter, the matrix that starts at 0 is not
-    trained, and the other one never gets a gradient. Otherwise it is information: a pooling
-    layer whose output is not used, or a backbone that runs under ``no_grad()``, may be intended. So
-    may a loss that is 0 for a time: rewards that do not come yet, a weight that increases later,
-    margins that all samples satisfy.
+    output of the model is then the same for every input. So it is if each of these
+    layers, except biases, has a gradient of exactly 0, and beside it a frozen matrix of zeros whose
+    shape fits a product: of an adapter, the matrix that starts at 0 is not trained, and the other
+    one never gets a gradient. Otherwise it is information: a pooling layer whose output is not
+    used, or a backbone that runs under ``no_grad()``, may be intended. So may a loss that is 0 for
+    a time: rewards that do not come yet, a weight that increases later, margins that all samples
+    satisfy.
 
     **What to do**
 
@@ -93,10 +92,12 @@ class DeadLayer(Rule):
         alive = [layer for layer in layers if layer.gradient]
         if not dead:
             return OK
-        frozen = list(dict.fromkeys(n for of_rank in ranks.values() for n in of_rank.frozen_zeros))
-        multiplied = [layer for layer in dead if layer.gradient == 0]
-        if frozen and multiplied and not has_no_target(facts):
-            return _beside_frozen(multiplied, frozen, observed)
+        pairs = [(r.names, pair) for r in ranks.values() for pair in r.frozen_zeros]
+        zeros = {names[i]: zero for names, (i, zero) in pairs if i < len(names)}
+        beside = [layer for layer in dead if not _is_bias(layer)]
+        explained = all(layer.gradient == 0 and layer.name in zeros for layer in beside)
+        if beside and explained and not has_no_target(facts):
+            return _beside_frozen(beside, [zeros[layer.name] for layer in beside], observed)
         only_optimizer = len(facts.run.optimizers) == 1
         if not alive:
             zero = facts.norm == 0 and all(layer.gradient == 0 for layer in layers)
@@ -111,7 +112,11 @@ class DeadLayer(Rule):
 def _only_biases_learn(alive: Sequence[Layer], dead: Sequence[Layer]) -> bool:
     """Whether all layers but biases are used and have a gradient of exactly 0."""
     used = all(layer.gradient == 0 for layer in dead)
-    return used and all(layer.name.rpartition(".")[2] == "bias" for layer in alive)
+    return used and all(map(_is_bias, alive))
+
+
+def _is_bias(layer: Layer) -> bool:
+    return layer.name.rpartition(".")[2] == "bias"
 
 
 def _constant(alive: Sequence[Layer], dead: Sequence[Layer], observed: int) -> Outcome:
@@ -126,7 +131,8 @@ def _constant(alive: Sequence[Layer], dead: Sequence[Layer], observed: int) -> O
     )
 
 
-def _beside_frozen(dead: Sequence[Layer], frozen: Sequence[str], observed: int) -> Outcome:
+def _beside_frozen(dead: Sequence[Layer], zeros: Sequence[str], observed: int) -> Outcome:
+    frozen = list(dict.fromkeys(zeros))
     one = len(frozen) == 1
     return finding(
         "warning",
@@ -134,10 +140,10 @@ def _beside_frozen(dead: Sequence[Layer], frozen: Sequence[str], observed: int) 
         f"The gradient of {_names(dead)} was exactly 0 at each of the "
         f"{counted(observed, 'sampled step')}. Beside {'it' if len(dead) == 1 else 'them'}, "
         f"{names_of(frozen)} {'is' if one else 'are'} frozen (requires_grad is False), and all "
-        f"sampled values of {'it' if one else 'them'} are 0: a factor of 0 that is not trained "
-        "leaves what it multiplies without a gradient.",
-        FIX_FROZEN,
-        frozen_zeros=list(frozen)[:MOST_LISTED],
+        f"values of {'it' if one else 'them'} are 0: a factor of 0 that is not trained leaves what "
+        "it multiplies without a gradient.",
+        f"{FIX_FROZEN}:\n# {names_of(frozen)}",
+        frozen_zeros=frozen[:MOST_LISTED],
         **_evidence(dead, observed),
     )
 
