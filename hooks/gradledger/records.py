@@ -246,7 +246,7 @@ class Layers:
     observed: int = 0  # steps of this process at which ``untrained`` was followed, with this one
     # layers (from 0) that had no gradient, or one of exactly 0, at each of them
     untrained: list[int] = field(default_factory=list)
-    frozen_zeros: list[tuple[int, str]] = field(default_factory=list)  # of these, matrix beside it
+    frozen_zeros: dict[str, str] = field(default_factory=dict)  # of these: matrix of 0 beside it
     # factor of the weight decay of each layer, if there is any and the optimizer is PyTorch's own:
     # of the parameter, as it is added to the gradient
     decay: list[float] = field(default_factory=list)

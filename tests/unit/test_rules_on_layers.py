@@ -101,7 +101,7 @@ ADAPTER: dict[str, float | None] = {"a.lora_A": 0.0, "head": 1.0}
 
 
 def test_a_layer_beside_a_frozen_matrix_of_zeros_never_gets_a_gradient() -> None:
-    finding = dead(measured(ADAPTER, ("a.lora_A",), frozen_zeros=[(0, "a.lora_B")]))
+    finding = dead(measured(ADAPTER, ("a.lora_A",), frozen_zeros={"a.lora_A": "a.lora_B"}))
     assert finding is not None and finding.severity == "warning"
     assert finding.title == "1 layer beside a frozen matrix of zeros has no gradient"
     assert finding.summary == (
@@ -116,21 +116,25 @@ def test_a_layer_beside_a_frozen_matrix_of_zeros_never_gets_a_gradient() -> None
 @pytest.mark.parametrize("elsewhere", [0.0, None])
 def test_a_dead_layer_beside_no_frozen_matrix_has_another_cause(elsewhere: float | None) -> None:
     layers = {**ADAPTER, "gate.weight": elsewhere}
-    finding = dead(measured(layers, ("a.lora_A", "gate.weight"), frozen_zeros=[(0, "a.lora_B")]))
+    finding = dead(
+        measured(layers, ("a.lora_A", "gate.weight"), frozen_zeros={"a.lora_A": "a.lora_B"})
+    )
     assert finding is not None and finding.severity == "info"
     assert "frozen" not in finding.summary
 
 
 def test_a_dead_bias_beside_a_layer_that_a_factor_of_0_explains_has_the_same_cause() -> None:
     layers = {**ADAPTER, "a.lora_A.bias": 0.0}
-    finding = dead(measured(layers, ("a.lora_A", "a.lora_A.bias"), frozen_zeros=[(0, "a.lora_B")]))
+    finding = dead(
+        measured(layers, ("a.lora_A", "a.lora_A.bias"), frozen_zeros={"a.lora_A": "a.lora_B"})
+    )
     assert finding is not None and finding.severity == "warning"
     assert finding.evidence["zero_gradient"] == ["a.lora_A"]
 
 
 def test_a_layer_that_no_gradient_reaches_has_another_cause_than_a_factor_of_0() -> None:
     layers = {**ADAPTER, "a.lora_A": None}
-    finding = dead(measured(layers, ("a.lora_A",), frozen_zeros=[(0, "a.lora_B")]))
+    finding = dead(measured(layers, ("a.lora_A",), frozen_zeros={"a.lora_A": "a.lora_B"}))
     assert finding is not None and finding.severity == "info"
 
 

@@ -222,7 +222,7 @@ class Layers(Struct, gc=False, kw_only=True, omit_defaults=True):
     earlier: Annotated[list[Count], Meta(max_length=MAX_LAYERS)] = []
     observed: Count = 0
     untrained: Annotated[list[Count], Meta(max_length=MAX_LAYERS)] = []
-    frozen_zeros: Annotated[list[tuple[Count, Name]], Meta(max_length=MAX_LAYERS)] = []
+    frozen_zeros: Annotated[dict[Name, Name], Meta(max_length=MAX_LAYERS)] = {}
     decay: Annotated[list[Annotated[float, Meta(ge=0)]], Meta(max_length=MAX_LAYERS)] = []
     decoupled: bool = False
     rounded: Count = 0

@@ -100,7 +100,7 @@ class OpenLayers:
             if untrained.issuperset(members):
                 layers.untrained.append(layer)
                 if zeros.keys() >= set(members):
-                    layers.frozen_zeros.append((layer, zeros[members[0]]))
+                    layers.frozen_zeros[layers.names[-1]] = zeros[members[0]]
         return layers
 
     def _moves(self) -> dict[int, list[tuple[float, float]]]:

@@ -92,8 +92,7 @@ class DeadLayer(Rule):
         alive = [layer for layer in layers if layer.gradient]
         if not dead:
             return OK
-        pairs = [(r.names, pair) for r in ranks.values() for pair in r.frozen_zeros]
-        zeros = {names[i]: zero for names, (i, zero) in pairs if i < len(names)}
+        zeros = {name: zero for r in ranks.values() for name, zero in r.frozen_zeros.items()}
         beside = [layer for layer in dead if not _is_bias(layer)]
         explained = all(layer.gradient == 0 and layer.name in zeros for layer in beside)
         if beside and explained and not has_no_target(facts):
