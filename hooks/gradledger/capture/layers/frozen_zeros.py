@@ -23,7 +23,8 @@ from gradledger.capture.layers.parameter_names import (
 )
 
 FIRST_OBSERVED = 10  # steps without a gradient: an adapter starts with one
-MOST_READ = 512  # matrices
+MOST_READ = 2**26  # elements of all matrices
+LARGEST = 2**23  # elements of one: a factor of an adapter is smaller than the layer
 READ = (torch.float32, torch.bfloat16, torch.float16, torch.float64)  # float8 has no norm
 LEVELS = 3  # of modules around a layer in which its neighbours are: PEFT has a module for each name
 
@@ -47,10 +48,12 @@ class OpenFrozenZeros(NamedTuple):
 def frozen_beside(positions: Mapping[int, int]) -> OpenFrozenZeros | None:
     """Look at the frozen matrices next to these parameters: a position by ``id``."""
     matrices: list[Any] = []
+    read = 0
     beside: dict[int, list[tuple[str, int]]] = {}
     for model in models_of(set(positions)):
         for position, factors in _factors(model, positions):
-            if len(matrices) + len(factors) <= MOST_READ:
+            read += sum(p.numel() for _, p in factors)
+            if read <= MOST_READ:
                 names = [without_wrappers(name)[-LONGEST:] for name, _ in factors]
                 beside[position] = [(n, i) for i, n in enumerate(names, len(matrices))]
                 matrices += [p for _, p in factors]
@@ -93,7 +96,7 @@ def _may_be_multiplied(one: Any, other: Any) -> bool:
 
 
 def _is_frozen_matrix(parameter: Any) -> bool:
-    if parameter.requires_grad or parameter.dim() < 2 or not parameter.numel():
+    if parameter.requires_grad or parameter.dim() < 2 or not 0 < parameter.numel() <= LARGEST:
         return False
     local = local_part(parameter)
     plain = local is parameter and is_plain(local) and local.layout is torch.strided
