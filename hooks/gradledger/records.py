@@ -104,7 +104,7 @@ class Term:
     again: bool = False  # the same loss, not one like it, was in the backward before, too
     part: int | None = None  # the only input with a gradient, from 0, of a concatenation below it
     parts: int | None = None  # all inputs of that concatenation
-    beside_parts: bool = False  # parameters get a gradient by another way than through it, too
+    beside_parts: int = 0  # elements of the largest parameter with a gradient by another way, too
     inferred: str | None = None  # how the reduction of a hidden graph was found, and how sure it is
     missing: dict[str, str] = field(default_factory=dict)
 

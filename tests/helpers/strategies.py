@@ -46,7 +46,7 @@ terms = st.builds(
     again=st.booleans(),
     part=counts,
     parts=counts,
-    beside_parts=st.booleans(),
+    beside_parts=counts,
     missing=missing,
 )
 micro_batches = st.builds(

@@ -17,6 +17,7 @@ from gradledger_monitor.rules.balance.diagnosis import (
     ADDED_AGAIN,
     CHANGED,
     EPISODES,
+    LAYER_BESIDE_PARTS,
     NO_ELEMENTS,
     NORMALISED_WEIGHTS,
     OF_SEQUENCES,
@@ -1242,6 +1243,20 @@ def test_passes_of_one_loss_by_its_parts_add_up(
     for batch, loss in zip(window.micro_batches, losses, strict=True):
         batch.loss = loss
     assert windows(facts(window), facts(window))[-1].pattern == pattern
+
+
+@pytest.mark.parametrize("weight", [1 / 20, 1 / 40])
+@pytest.mark.parametrize(("elements", "measured"), [(1, True), (72, False)])
+def test_no_factor_is_right_for_parts_and_for_a_layer_beside_them(
+    weight: float, elements: int, measured: bool
+) -> None:
+    terms = [term(20, weight, part=index, parts=2, beside_parts=elements) for index in (0, 1)]
+    window = record([[each] for each in terms])
+    for batch in window.micro_batches:
+        batch.loss = 5.1
+    diagnosis = windows(facts(window), facts(window))[-1]
+    assert (diagnosis.pattern != "unmeasured") == measured
+    assert (diagnosis.reason == LAYER_BESIDE_PARTS) != measured
 
 
 @pytest.mark.parametrize(

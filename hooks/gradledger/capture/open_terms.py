@@ -55,12 +55,12 @@ def add_evidence(inferred: Iterable[Inferred | None]) -> None:
 class Part(NamedTuple):
     """The only input of a concatenation that has a gradient: its index, of how many inputs.
 
-    ``beside``: parameters get a gradient by another way than through it, too.
+    ``beside``: elements of the largest parameter that gets a gradient by another way, too.
     """
 
     part: int
     parts: int
-    beside: bool
+    beside: int
 
 
 @dataclass(slots=True)

@@ -98,7 +98,7 @@ class Term(Struct, gc=False, kw_only=True, omit_defaults=True):
     again: bool = False
     part: Count | None = None
     parts: Count | None = None
-    beside_parts: bool = False
+    beside_parts: Count = 0
     inferred: Name | None = None
     missing: Missing = {}
 

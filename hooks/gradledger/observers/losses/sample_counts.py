@@ -56,7 +56,7 @@ def only_part(loss: Any) -> Part | None:
 
     Features of other micro-batches that were cached without a graph are constants beside it.
     """
-    stack, visited, beside = [loss], {loss}, False
+    stack, visited, beside = [loss], {loss}, 0
     single: set[tuple[int, int]] = set()
     while stack:
         node = stack.pop()
@@ -65,7 +65,11 @@ def only_part(loss: Any) -> Part | None:
         if len(live) == 1 < len(below) and node.name() == "CatBackward0":
             single.add((live[0], len(below)))
             continue
-        beside = beside or not below  # a leaf
+        if not below:
+            leaf = getattr(node, "variable", None)
+            if leaf is None:
+                return None  # of what has a gradient there, nothing is known
+            beside = max(beside, leaf.numel())
         new = {below[index] for index in live} - visited
         visited |= new
         stack += new

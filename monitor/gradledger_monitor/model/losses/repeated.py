@@ -135,17 +135,27 @@ def passes_of_one_loss(applied: IndexedMicroBatches) -> int:
     """The number of passes of one loss of the whole window, each by another part of it; else 1.
 
     Its features were cached, and each pass computes those of one micro-batch again, with a
-    gradient: these gradients add up to that of the loss.
+    gradient: these gradients add up to that of the loss. Those of a layer beside them are
+    the whole ones in each pass, so that no factor is right for all parameters.
     """
-    passes = len(applied)
     whole = has_cached_parts(applied) and have_equal_losses([m for _, m in applied])
-    return passes if whole else 1
+    return len(applied) if whole and _beside_parts(applied) <= 1 else 1
 
 
 def has_gradients_beside_parts(applied: IndexedMicroBatches) -> bool:
-    """Whether each pass of one loss reaches parameters beside the features, as a temperature."""
-    beside = all(term.beside_parts for _, micro_batch in applied for term in micro_batch.terms)
-    return beside and passes_of_one_loss(applied) > 1
+    """Whether each pass of one loss reaches a scalar beside the features, as a temperature."""
+    return _beside_parts(applied) == 1 and passes_of_one_loss(applied) > 1
+
+
+def has_layer_beside_parts(applied: IndexedMicroBatches) -> bool:
+    """Whether each pass of one loss reaches a layer beside the features, with a whole gradient."""
+    whole = has_cached_parts(applied) and have_equal_losses([m for _, m in applied])
+    return whole and _beside_parts(applied) > 1
+
+
+def _beside_parts(applied: IndexedMicroBatches) -> int:
+    """Elements of the largest parameter that gets a gradient by another way than its part."""
+    return max((term.beside_parts for _, m in applied for term in m.terms), default=0)
 
 
 def has_cached_parts(applied: IndexedMicroBatches) -> bool:

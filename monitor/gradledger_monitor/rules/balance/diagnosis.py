@@ -32,7 +32,7 @@ from collections.abc import Sequence
 from gradledger_monitor.ingest.schema import StepRecord
 from gradledger_monitor.model.batch_size import samples_of
 from gradledger_monitor.model.losses.names import have_separate_calls, micro_batches_of
-from gradledger_monitor.model.losses.repeated import has_cached_parts
+from gradledger_monitor.model.losses.repeated import has_cached_parts, has_layer_beside_parts
 from gradledger_monitor.model.objectives import Objective, fair_together
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.balance.beside import smooths_ignored
@@ -122,6 +122,11 @@ WHOLE_WINDOW = (
     "every micro-batch has the same contrastive loss, which may be that of the whole window with "
     'cached features; if its gradients add up on purpose, declare contract="sample"'
 )
+LAYER_BESIDE_PARTS = (
+    "every micro-batch has the loss of the whole window, with a gradient in one of its K cached "
+    "parts and in a layer beside them: those of the parts add up to that of the loss, and the "
+    "layer has its whole gradient K times, so that no factor is right for both"
+)
 CACHED_PARTS = (
     "each backward reaches the parameters by one of K parts of its features, the other parts are "
     "cached, and its value differs: it may be the loss of the whole window with other dropout, or "
@@ -203,8 +208,7 @@ def diagnose(facts: StepFacts, past: Sequence[Closed]) -> list[Diagnosis]:
     if facts.adds_losses_again:
         return [Diagnosis("unmeasured", ADDED_AGAIN)]
     if holds_the_whole_window(facts):
-        in_parts = any(has_cached_parts(applied) for applied in facts.applied_by_rank.values())
-        return [Diagnosis("unmeasured", CACHED_PARTS if in_parts else WHOLE_WINDOW)]
+        return [Diagnosis("unmeasured", _why_of_the_whole_window(facts))]
     if facts.together is not None:
         return [_of_main(facts, facts.together, past)]
     if not facts.objectives:
@@ -231,6 +235,13 @@ def diagnose(facts: StepFacts, past: Sequence[Closed]) -> list[Diagnosis]:
     if of_any_weight and not has_known_unit(main) and right:
         first = Diagnosis("coefficient", objective=main)
     return [first, *[_beside(facts, o, past, diagnosis) for o, diagnosis in others]]
+
+
+def _why_of_the_whole_window(facts: StepFacts) -> str:
+    applied = facts.applied_by_rank.values()
+    if any(map(has_layer_beside_parts, applied)):
+        return LAYER_BESIDE_PARTS
+    return CACHED_PARTS if any(map(has_cached_parts, applied)) else WHOLE_WINDOW
 
 
 def _beside_a_divided_one(
