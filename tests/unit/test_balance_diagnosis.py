@@ -1225,23 +1225,30 @@ def test_equal_contrastive_losses_of_a_window_may_be_one_loss_over_cached_featur
 
 
 @pytest.mark.parametrize(
-    ("weight", "indices", "losses", "pattern"),
+    ("weight", "indices", "losses", "targets", "pattern"),
     [
-        (1 / 20, [0, 1], [5.1, 5.1], "fair"),
-        (1 / 20, [1, 0], [5.1, 5.1], "fair"),
-        (1 / 40, [0, 1], [5.1, 5.1], "double"),
-        (1 / 20, [0, 1], [5.1, 4.9], "unmeasured"),  # that of its part, or with dropout
-        (1 / 20, [0, 0], [5.1, 5.1], "missing"),  # the features of a memory are constants
-        (1 / 40, [1, 1], [5.1, 5.1], "fair"),
+        (1 / 20, [0, 1], [5.1, 5.1], [1.0, 2.0], "fair"),
+        (1 / 20, [1, 0], [5.1, 5.1], [1.0, 2.0], "fair"),
+        (1 / 40, [0, 1], [5.1, 5.1], [1.0, 2.0], "double"),
+        (1 / 20, [0, 1], [5.1, 4.9], [1.0, 1.0], "unmeasured"),  # one loss, with dropout
+        (1 / 40, [0, 1], [5.1, 4.9], [1.0, 2.0], "fair"),  # a part of a memory is renewed
+        (1 / 40, [0, 1], [5.1, 4.9], [None, None], "fair"),
+        (1 / 20, [0, 1], [5.1, 4.9], [1.0, 2.0], "missing"),
+        (1 / 20, [0, 0], [5.1, 5.1], [1.0, 2.0], "missing"),  # a memory's features are constants
+        (1 / 40, [1, 1], [5.1, 5.1], [1.0, 2.0], "fair"),
     ],
 )
 def test_passes_of_one_loss_by_its_parts_add_up(
-    weight: float, indices: list[int], losses: list[float], pattern: str
+    weight: float,
+    indices: list[int],
+    losses: list[float],
+    targets: list[float | None],
+    pattern: str,
 ) -> None:
     terms = [term(20, weight, part=index, parts=2) for index in indices]
     window = record([[each] for each in terms])
-    for batch, loss in zip(window.micro_batches, losses, strict=True):
-        batch.loss = loss
+    for batch, loss, target in zip(window.micro_batches, losses, targets, strict=True):
+        batch.loss, batch.fingerprint = loss, target
     assert windows(facts(window), facts(window))[-1].pattern == pattern
 
 

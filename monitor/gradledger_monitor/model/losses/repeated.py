@@ -172,6 +172,12 @@ def has_cached_parts(applied: IndexedMicroBatches) -> bool:
     return sorted(indices) == [*range(passes)]
 
 
+def have_equal_targets(micro_batches: Sequence[MicroBatch]) -> bool:
+    """Whether all have the same targets, which depend on the data."""
+    prints = {data_of(micro_batch) for micro_batch in micro_batches}
+    return len(prints) == 1 and None not in prints
+
+
 def have_equal_losses(micro_batches: Sequence[MicroBatch]) -> bool:
     """Whether all have one loss, which is measured and not 0."""
     losses = [number(micro_batch.loss) for micro_batch in micro_batches]
