@@ -328,18 +328,34 @@ def test_a_mistake_in_a_loss_with_little_of_the_gradient_is_information(
 
 
 @pytest.mark.parametrize(
-    ("size", "main", "severity"),
-    [(0, (40, 56), "info"), (48, (40, 56), "error"), (0, (8, 40), "error")],
-    ids=["a plain mean", "a mask leaves elements out", "the tokens of the main loss"],
+    ("share", "rows", "main", "severity"),
+    [
+        ((1, 1), None, (40, 56), "info"),
+        ((6, 1.2), None, (40, 56), "error"),
+        ((2, 2), None, (40, 56), "info"),
+        ((4, 1.5), 8, (40, 56), "info"),
+        ((4, 1.5), 16, (40, 56), "error"),
+        ((1, 1), None, (8, 40), "error"),
+    ],
+    ids=[
+        "a plain mean",
+        "a mask leaves elements out",
+        "the highest half",
+        "a slice of each row",
+        "a mask of rows",
+        "the tokens of the main loss",
+    ],
 )
 def test_a_further_mean_beside_a_normalised_loss_is_information_if_it_is_plain(
-    size: int, main: tuple[int, int], severity: str
+    share: tuple[float, float], rows: int | None, main: tuple[int, int], severity: str
 ) -> None:
     """What leaves elements out has a count in the window, as the tokens of the main loss do."""
     counts, tokens = (8, 40), sum(main)
     further = [
-        replace(term(n, 1 / (4 * n), "mean"), kind="MseLossBackward0", size=max(size, n))
-        for n in counts
+        replace(
+            term(n, 1 / (4 * n), "mean"), kind="MseLossBackward0", size=round(n * times), rows=rows
+        )
+        for n, times in zip(counts, share, strict=True)
     ]
     window = [[term(n, 1 / tokens, "sum"), f] for n, f in zip(main, further, strict=True)]
     (finding,) = judged([facts(record(window, n)) for n in (1, 2, 3)]).findings

@@ -91,8 +91,18 @@ def counts_ignored_of(objective: Objective, main: Objective) -> bool:
 
 
 def leaves_out_elements(objective: Objective) -> bool:
-    """Whether a mask, an ignored class or the like leaves out some of its elements."""
-    return counted_by(objective) != _positions(objective)
+    """Whether a mask, an ignored class or the like leaves out some of its elements.
+
+    What has no count that depends on the data leaves out a fixed share, but for the rounding to
+    whole elements, as the highest half does; or as many of each row, as a slice does.
+    """
+    terms = objective.terms
+    if all(t.loss_term.rows and t.tokens % t.loss_term.rows == 0 for t in terms):
+        return False
+    counts, positions = counted_by(objective), _positions(objective)
+    shares = [(n / positions[at], 1 / positions[at]) for at, n in counts.items() if positions[at]]
+    lowest = min((share + rounding for share, rounding in shares), default=1.0)
+    return any(share - rounding >= lowest for share, rounding in shares)
 
 
 def _counts_all(objective: Objective, main: Objective) -> bool:

@@ -102,6 +102,10 @@ class TokenWeightsUnequal(Rule):
       divided by its detached value.
     - The micro-batches have different numbers of losses of one form: which are the same is unknown.
     - A further loss moves less than the warning's share of the gradient.
+    - A further plain mean is beside a main loss that the tokens of the window divide: it is
+      information only, as its author knows that mean, and may intend another one. If the further
+      loss counts the tokens of the main one, or leaves out a number of elements that depends on
+      the data (as a mask does, and a slice does not), it is a warning or an error.
     - Each backward has a separate loss (real and fake batches of a GAN critic).
     - The run declares ``contract="sequence"`` or ``contract="sample"``.
 
@@ -199,8 +203,8 @@ class TokenWeightsUnequal(Rule):
 
         Its author knows the token mean, and may intend another one here. A main loss whose
         micro-batches have equal counts does not show that: its weights are equal anyway. Nor does
-        it of a loss that counts the tokens of the main one, or that leaves elements out: these
-        have a count in the window, as the tokens of the main loss do.
+        it of a loss that counts the tokens of the main one, or that leaves elements out by the
+        data: these have a count in the window, as the tokens of the main loss do.
         """
         main = facts.objectives[0]
         knows = objective is not main and is_fair(facts, main) and _shows_token_mean(main)
