@@ -215,3 +215,15 @@ def test_a_constant_of_as_many_ranks_as_micro_batches_is_no_weight_without_a_war
     (finding,) = (f for f in judged(steps).findings if f.rule == "reduction.world_size")
     assert finding.title == "The loss is multiplied by 2, which is also the number of ranks"
     assert finding.fix == fixes.ONE_WORLD_SIZE_LESS["ranks"]
+
+
+@pytest.mark.parametrize("name", ["accelerate", "lightning", "transformers"])
+def test_a_constant_of_as_many_ranks_leaves_the_proved_division_of_a_framework(name: str) -> None:
+    means = [term(10, 2 / 10, coefficient=2.0, undivided=True)] * 4
+    config = {"framework": name}
+    steps = [
+        facts(*[record(means, n, sync="averaged", wrapper="ddp")] * 2, config=config)
+        for n in (1, 2)
+    ]
+    (finding,) = (f for f in judged(steps).findings if f.rule == "reduction.missing_division")
+    assert finding.fix == {**fixes.MICRO_BATCH_MEAN}[fixes.loop(steps[0])]

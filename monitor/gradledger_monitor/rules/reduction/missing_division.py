@@ -202,7 +202,8 @@ def _of_all(window: Window) -> Outcome:
 def _fixes(window: Window) -> dict[Loop, str]:
     """Those that leave out a constant, too, if it may undo the average over the ranks."""
     of_ranks = window.balance.constant == window.facts.run.world_size > 1
-    return UNDIVIDED_CONSTANT if of_ranks and window.facts.averaged else MICRO_BATCH_MEAN
+    unknown = of_ranks and window.facts.averaged
+    return {**MICRO_BATCH_MEAN, **UNDIVIDED_CONSTANT} if unknown else MICRO_BATCH_MEAN
 
 
 def _usual_count(window: Window) -> int:
