@@ -148,6 +148,13 @@ def test_a_plain_fix_in_the_loop_of_a_framework_is_shown_in_words() -> None:
     in_lightning = shown("loop.double_step", plain, framework="lightning")
     assert not has_code(in_lightning)
     assert "not with Lightning" in in_lightning
+    assert "page" not in in_lightning  # which may show another fix of the rule
+    run = RunInfo("r", "n", config={"framework": "lightning"})
+    assert "page" in framework_fixes.fix(run, "loop.double_step", plain, plain)
+    stated = f"# at the end:\n{plain}\n# Keep the order."
+    assert shown("loop.double_step", stated, framework="lightning").startswith(
+        "# Keep the order.\n"
+    )
     comment = "# Divide by K."
     assert shown("loop.double_step", comment, framework="lightning") == comment
     of_accelerate = framework_fixes.PREPARED

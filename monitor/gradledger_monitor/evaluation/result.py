@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -32,7 +33,10 @@ def evaluation_result(
     """The result of some rules, of which ``outcomes`` has those on all optimizers."""
     by_id = {rule.id(): rule for rule in rules}
     findings = [finding for each in outcomes if (finding := each.finding()) is not None]
-    findings = [replace(f, fix=framework_fixes.fix(run, f.rule, f.fix)) for f in findings]
+    findings = [
+        replace(f, fix=framework_fixes.fix(run, f.rule, f.fix, _fix_of_page(by_id.get(f.rule))))
+        for f in findings
+    ]
     findings = by_importance(inhibit(findings, by_id))
     coverage = strongest_outcomes(outcomes, run)
     required = {i for i, rule in by_id.items() if rule.kind == "S" and not rule.secondary}
@@ -188,3 +192,9 @@ def coverage_text(
     thresholds = overrides.changed_thresholds(rule) if rule is not None and applies else ""
     reasons = "; ".join(filter(None, (outcome.reason, thresholds)))
     return f"{outcome.status}: {reasons}" if reasons else outcome.status
+
+
+def _fix_of_page(rule: type[RuleDefinition] | None) -> str:
+    """The fix that the page of a rule shows; a rule has further ones for other causes."""
+    shown = "" if rule is None else vars(sys.modules[rule.__module__]).get("FIX", "")
+    return str(shown)

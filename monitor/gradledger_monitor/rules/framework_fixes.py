@@ -92,25 +92,31 @@ _OF_LOOPS = ("clip.", "ddp.", "loop.", "scaler.", "scheduler.")
 _TITLES = {"accelerate": "Accelerate", "lightning": "Lightning", "transformers": "a Trainer"}
 
 
-def fix(run: RunInfo, rule: str, plain: str) -> str:
+def fix(run: RunInfo, rule: str, plain: str, of_page: str = "") -> str:
     """The snippet for the framework of the run, or the plain one; no code that is not proved there.
 
+    ``of_page`` is the one snippet that the page of the rule shows.
     ``tests/museum/fixes`` and ``tests/frameworks/fixes`` run the fixes that are shown.
     """
     name = framework(run)
     proved = FRAMEWORK_FIXES.get(rule, {}).get(name)
     if proved is not None:
         of_trl = "trl" in run.environment and name == "transformers" and has_code(proved)
-        return _words("a Trainer of transformers", "trl") if of_trl else proved
+        return _words(proved, "a Trainer of transformers", "trl") if of_trl else proved
     if name not in _TITLES or not rule.startswith(_OF_LOOPS) or plain == PREPARED:
         return plain
-    return _words("loops of plain PyTorch", _TITLES[name]) if has_code(plain) else plain
+    if not has_code(plain):
+        return plain
+    words = _words(plain, "loops of plain PyTorch", _TITLES[name])
+    return f"{words}\n# The page of the rule has it." if plain == of_page else words
 
 
-def _words(proved: str, shown: str) -> str:
-    return (
-        f"# The code of this fix is tested in {proved}, and not with {shown}.\n"
-        "# See the page of the rule for what must hold."
+def _words(code: str, proved: str, shown: str) -> str:
+    """Where the code is proved, and its comments but for those that introduce lines of it."""
+    comments = [line for line in code.splitlines() if line.startswith("#")]
+    stated = [line for line in comments if not line.endswith(":")]
+    return "\n".join(
+        [*stated, f"# The code of this fix is tested in {proved}, and not with {shown}."]
     )
 
 
