@@ -310,13 +310,14 @@ def test_the_optimizer_steps_once_per_window() -> None:
     fix = step_every_microbatch.FIX
     head, stepped = STEPPED_EACH.split("    opt.step()")
     below = "        opt.step()" + stepped.replace("    opt", "        opt")
-    right = f"{head}    if (i + 1) % accum_steps == 0:\n{below}"
+    right = f"{head}    if (i + 1) % accum_steps == 0 or i + 1 == len(loader):\n{below}"
     assert changed(fix, STEPPED_EACH) == right
     for uncertain in (
         STEPPED_EACH.replace("accum_steps", "len(loader)"),  # the division may be too much
         STEPPED_EACH.replace("accum_steps", "batches"),
         STEPPED_EACH.replace("y) /", "y / 255) /"),
         STEPPED_EACH.replace("(loader)", "(loader, 1)"),
+        STEPPED_EACH.replace("(loader)", "(islice(loader, 10))"),  # where it ends is not known
         STEPPED_EACH.replace("i, (x, y) in enumerate(loader)", "x, y in loader"),
         STEPPED_EACH.replace("    opt.step", "    scheduler.step()\n    opt.step"),
         STEPPED_EACH.replace("    opt.zero_grad", "    print(i)\n    opt.zero_grad"),

@@ -415,7 +415,7 @@ def _moved_behind_step(script: Script, role: CodeRole) -> Change | None:
 
 
 def _stepped_once_per_window(script: Script) -> Change | None:
-    """Step and ``zero_grad`` of each micro-batch are done at the end of a window of K.
+    """Step and ``zero_grad`` of each micro-batch are done at the end of a window of K, or of all.
 
     The only divisor has the name of a window's length: another one would be too much.
     """
@@ -433,21 +433,21 @@ def _stepped_once_per_window(script: Script) -> Change | None:
         return None  # clipping and the schedule belong into the condition, too
     lines = script.lines.between(step.line, zeroed.line)
     indent = lines[0][: indent_of(lines[0])]
-    condition = f"{indent}if ({counter} + 1) % {length} == 0:"
+    i, batches = counter
+    condition = f"{indent}if ({i} + 1) % {length} == 0 or {i} + 1 == len({batches}):"
     return Change(step.line, lines, [condition, *(f"    {line}" for line in lines)])
 
 
-def _counter(header: re.Match[str] | None) -> str | None:
-    """``i`` in ``for i, batch in enumerate(batches):``, which counts from 0."""
+def _counter(header: re.Match[str] | None) -> tuple[str, str] | None:
+    """``i`` and ``batches`` of ``for i, batch in enumerate(batches):``, which counts from 0."""
     try:
         loop = ast.parse(f"{header.group(1)} pass").body[0] if header else None
     except SyntaxError:
         return None
-    if not isinstance(loop, ast.For) or not isinstance(loop.iter, ast.Call):
-        return None
-    from_zero = len(loop.iter.args) == 1 and not loop.iter.keywords
-    target = loop.target.elts[0] if isinstance(loop.target, ast.Tuple) else None
-    return target.id if isinstance(target, ast.Name) and from_zero else None
+    match loop:
+        case ast.For(ast.Tuple([ast.Name(i), *_]), ast.Call(_, [ast.Name(batches)], [])):
+            return i, batches
+    return None
 
 
 def _named_window_length(script: Script) -> str | None:

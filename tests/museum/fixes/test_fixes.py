@@ -52,7 +52,7 @@ CHANGED = {
     "reduction/not_divided": "+        (loss / 4).backward()",
     "reduction/divided_twice": "+        loss.backward()",
     "loop/never_zeroed": "+    optimizer.zero_grad()",
-    "loop/steps_each": "+    if (i + 1) % K == 0:",
+    "loop/steps_each": "+    if (i + 1) % K == 0 or i + 1 == len(batches):",
     "loop/stepped_twice": "-    optimizer.step()",
     "loop/zeroed_before": "+    optimizer.step()",
     "loop/zeroed_each": "+        optimizer.zero_grad()",
