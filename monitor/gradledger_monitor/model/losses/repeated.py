@@ -172,10 +172,15 @@ def has_cached_parts(applied: IndexedMicroBatches) -> bool:
     return sorted(indices) == [*range(passes)]
 
 
-def have_equal_targets(micro_batches: Sequence[MicroBatch]) -> bool:
-    """Whether all have the same targets, which depend on the data."""
-    prints = {data_of(micro_batch) for micro_batch in micro_batches}
-    return len(prints) == 1 and None not in prints
+def may_have_parts_of_one_loss(applied: IndexedMicroBatches) -> bool:
+    """Whether cached parts belong to one loss: equal, or of equal targets that depend on the data.
+
+    A memory of earlier features has such parts, too, and each micro-batch its separate loss.
+    """
+    micro_batches = [m for _, m in applied]
+    targets = {data_of(m) for m in micro_batches}
+    equal_targets = len(targets) == 1 and None not in targets
+    return has_cached_parts(applied) and (equal_targets or have_equal_losses(micro_batches))
 
 
 def have_equal_losses(micro_batches: Sequence[MicroBatch]) -> bool:

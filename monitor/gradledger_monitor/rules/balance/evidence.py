@@ -11,9 +11,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from gradledger_monitor.model.losses.repeated import (
-    has_cached_parts,
     have_equal_losses,
-    have_equal_targets,
+    may_have_parts_of_one_loss,
     passes_of_one_loss,
 )
 from gradledger_monitor.model.losses.term_weights import differ
@@ -237,16 +236,14 @@ def holds_the_whole_window(facts: StepFacts) -> bool:
 
     A contrastive loss over cached features is so: rows of the micro-batch's own part get gradients,
     and the others are constants. Its targets are 0, 1, 2 and so on, and its values are equal; or
-    the graph shows the parts, and the values or the targets are equal: dropout makes the values
-    differ. A memory of earlier features has parts, too, and each micro-batch its separate loss.
+    the graph shows the parts, and dropout makes the values differ. It is known if both hold.
     """
     for rank, record in facts.records.items():
         batches, applied = record.micro_batches, facts.applied_by_rank[rank]
         if passes_of_one_loss(applied) > 1 or len(batches) == 1:
             return False
-        consecutive, equal = all(b.consecutive_target for b in batches), have_equal_losses(batches)
-        in_parts = has_cached_parts(applied) and (equal or have_equal_targets(batches))
-        if not (in_parts or (consecutive and equal)):
+        consecutive = all(b.consecutive_target for b in batches) and have_equal_losses(batches)
+        if not (consecutive or may_have_parts_of_one_loss(applied)):
             return False
     return True
 
