@@ -30,7 +30,7 @@ loss = compute_loss(model(x), y)        # call the DDP wrapper, not model.module
 loss.backward()"""
 
 FIX_FSDP2 = """\
-# of this window, which may be a short one; before the backward of micro-batch k
+# of this window, which may be a short one; before the backward of micro-batch k:
 model.set_requires_gradient_sync(k == len(window) - 1)
 loss.backward()    # hybrid sharding: so set_requires_all_reduce, if the loop calls it"""
 

@@ -14,7 +14,7 @@ model.require_backward_grad_sync = last      # before the forward
 compute_loss(model(x), y).backward()"""
 
 FIX_FSDP2 = """\
-# of this window, which may be a short one; before the backward of micro-batch k
+# of this window, which may be a short one; before the backward of micro-batch k:
 model.set_requires_gradient_sync(k == len(window) - 1)
 loss.backward()"""
 

@@ -23,7 +23,7 @@ loss.backward()                      # divided for the accumulation, as before
 if (i + 1) % K == 0:                 # step once per window, not once per micro-batch
     optimizer.step()
     optimizer.zero_grad()
-# or, if nothing should be accumulated: leave out the division"""
+# if nothing should be accumulated, leave out the division instead"""
 
 NOT_PREPARED = " Accelerate accumulates meanwhile: the optimizer was not prepared."
 
