@@ -1225,17 +1225,25 @@ def test_equal_contrastive_losses_of_a_window_may_be_one_loss_over_cached_featur
 
 
 @pytest.mark.parametrize(
-    ("weight", "indices", "losses", "targets", "pattern"),
+    ("weight", "indices", "losses", "targets", "pattern", "consecutive"),
     [
-        (1 / 20, [0, 1], [5.1, 5.1], [1.0, 2.0], "fair"),
-        (1 / 20, [1, 0], [5.1, 5.1], [1.0, 2.0], "fair"),
-        (1 / 40, [0, 1], [5.1, 5.1], [1.0, 2.0], "double"),
-        (1 / 20, [0, 1], [5.1, 4.9], [1.0, 1.0], "unmeasured"),  # one loss, with dropout
-        (1 / 40, [0, 1], [5.1, 4.9], [1.0, 2.0], "fair"),  # a part of a memory is renewed
-        (1 / 40, [0, 1], [5.1, 4.9], [None, None], "fair"),
-        (1 / 20, [0, 1], [5.1, 4.9], [1.0, 2.0], "missing"),
-        (1 / 20, [0, 0], [5.1, 5.1], [1.0, 2.0], "missing"),  # a memory's features are constants
-        (1 / 40, [1, 1], [5.1, 5.1], [1.0, 2.0], "fair"),
+        (1 / 20, [0, 1], [5.1, 5.1], [1.0, 2.0], "fair", True),
+        (1 / 20, [1, 0], [5.1, 5.1], [1.0, 2.0], "fair", True),
+        (1 / 40, [0, 1], [5.1, 5.1], [1.0, 2.0], "double", True),
+        (1 / 20, [0, 1], [5.1, 5.1], [1.0, 2.0], "unmeasured", False),  # or K losses
+        (1 / 20, [0, 1], [5.1, 4.9], [1.0, 1.0], "unmeasured", False),  # one loss, with dropout
+        (1 / 40, [0, 1], [5.1, 4.9], [1.0, 2.0], "fair", False),  # a part of a memory is renewed
+        (1 / 40, [0, 1], [5.1, 4.9], [None, None], "fair", False),
+        (1 / 20, [0, 1], [5.1, 4.9], [1.0, 2.0], "missing", False),
+        (
+            1 / 20,
+            [0, 0],
+            [5.1, 5.1],
+            [1.0, 2.0],
+            "missing",
+            False,
+        ),  # a memory's features are constants
+        (1 / 40, [1, 1], [5.1, 5.1], [1.0, 2.0], "fair", False),
     ],
 )
 def test_passes_of_one_loss_by_its_parts_add_up(
@@ -1244,11 +1252,13 @@ def test_passes_of_one_loss_by_its_parts_add_up(
     losses: list[float],
     targets: list[float | None],
     pattern: str,
+    consecutive: bool,
 ) -> None:
     terms = [term(20, weight, part=index, parts=2) for index in indices]
     window = record([[each] for each in terms])
     for batch, loss, target in zip(window.micro_batches, losses, targets, strict=True):
         batch.loss, batch.fingerprint = loss, target
+        batch.consecutive_target = consecutive
     assert windows(facts(window), facts(window))[-1].pattern == pattern
 
 
@@ -1260,7 +1270,7 @@ def test_no_factor_is_right_for_parts_and_for_a_layer_beside_them(
     terms = [term(20, weight, part=index, parts=2, beside_parts=elements) for index in (0, 1)]
     window = record([[each] for each in terms])
     for batch in window.micro_batches:
-        batch.loss = 5.1
+        batch.loss, batch.consecutive_target = 5.1, True
     diagnosis = windows(facts(window), facts(window))[-1]
     assert (diagnosis.pattern != "unmeasured") == measured
     assert (diagnosis.reason == LAYER_BESIDE_PARTS) != measured

@@ -90,9 +90,10 @@ def test_of_cached_features_one_part_has_a_gradient() -> None:
     assert only_part(contrastive(cached, live, cached).grad_fn) == (1, 3, 0)
     assert only_part(contrastive(cached, live * temperature).grad_fn) == (1, 2, 0)
     assert only_part((contrastive(live, cached) * temperature).sum().grad_fn) == (0, 2, 1)
-    layer = nn.Linear(CLASSES, CLASSES)
+    layer = nn.Linear(CLASSES, CLASSES, bias=False)
     behind = layer(torch.cat([live, cached])).sum()
     assert only_part(behind.grad_fn) == (0, 2, layer.weight.numel())
+    assert only_part(nn.Linear(CLASSES, 1)(torch.cat([live, cached])).sum().grad_fn) is None
     assert only_part(contrastive(live, live).grad_fn) is None
     two = contrastive(live, cached) + contrastive(cached, live)
     assert only_part(two.grad_fn) is None

@@ -12,9 +12,10 @@ import math
 from typing import Any
 
 from gradledger.capture.open_terms import Part
-from gradledger.observers.losses.node_names import PASSED_ON
+from gradledger.observers.losses.node_names import MODEL_NODES, PARAMETER, PASSED_ON, SOFTMAXES
 
 MAX_NODES = 32
+_LAYERS_ABOVE = MODEL_NODES - SOFTMAXES - {PARAMETER, "MmBackward0", "BmmBackward0"}
 NODES_ABOVE_PARTS = 24  # between a contrastive loss and the features
 _IMAGE = 4  # dimensions: samples, channels, height, width
 
@@ -54,12 +55,15 @@ def sample_count(loss: Any, rows: int) -> int | None:
 def only_part(loss: Any) -> Part | None:
     """The part of the features behind a loss that has a gradient; None if it is not one of several.
 
-    Features of other micro-batches that were cached without a graph are constants beside it.
+    Features of other micro-batches that were cached without a graph are constants beside it. The
+    search ends at the layers of a model: features are compared with each other above them.
     """
     stack, visited, beside = [loss], {loss}, 0
     single: set[tuple[int, int]] = set()
     while stack:
         node = stack.pop()
+        if node.name() in _LAYERS_ABOVE:
+            return None
         below = [each for each, _ in node.next_functions]
         live = [index for index, each in enumerate(below) if each is not None]
         if len(live) == 1 < len(below) and node.name() == "CatBackward0":

@@ -138,8 +138,7 @@ def passes_of_one_loss(applied: IndexedMicroBatches) -> int:
     gradient: these gradients add up to that of the loss. Those of a layer beside them are
     the whole ones in each pass, so that no factor is right for all parameters.
     """
-    whole = has_cached_parts(applied) and have_equal_losses([m for _, m in applied])
-    return len(applied) if whole and _beside_parts(applied) <= 1 else 1
+    return len(applied) if _has_one_loss(applied) and _beside_parts(applied) <= 1 else 1
 
 
 def has_gradients_beside_parts(applied: IndexedMicroBatches) -> bool:
@@ -149,8 +148,17 @@ def has_gradients_beside_parts(applied: IndexedMicroBatches) -> bool:
 
 def has_layer_beside_parts(applied: IndexedMicroBatches) -> bool:
     """Whether each pass of one loss reaches a layer beside the features, with a whole gradient."""
-    whole = has_cached_parts(applied) and have_equal_losses([m for _, m in applied])
-    return whole and _beside_parts(applied) > 1
+    return _has_one_loss(applied) and _beside_parts(applied) > 1
+
+
+def _has_one_loss(applied: IndexedMicroBatches) -> bool:
+    """Whether all backwards are of one contrastive loss, whose targets are 0, 1, 2 and so on.
+
+    Of other targets, each may have a separate loss of one value, as of K modalities in turn.
+    """
+    micro_batches = [m for _, m in applied]
+    contrastive = all(m.consecutive_target for m in micro_batches)
+    return contrastive and has_cached_parts(applied) and have_equal_losses(micro_batches)
 
 
 def _beside_parts(applied: IndexedMicroBatches) -> int:

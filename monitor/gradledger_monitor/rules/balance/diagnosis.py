@@ -32,7 +32,7 @@ from collections.abc import Sequence
 from gradledger_monitor.ingest.schema import StepRecord
 from gradledger_monitor.model.batch_size import samples_of
 from gradledger_monitor.model.losses.names import have_separate_calls, micro_batches_of
-from gradledger_monitor.model.losses.repeated import has_cached_parts, has_layer_beside_parts
+from gradledger_monitor.model.losses.repeated import has_layer_beside_parts, have_equal_losses
 from gradledger_monitor.model.objectives import Objective, fair_together
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.balance.beside import smooths_ignored
@@ -119,8 +119,8 @@ PASSED_ON = (
     'declare contract="sample"'
 )
 WHOLE_WINDOW = (
-    "every micro-batch has the same contrastive loss, which may be that of the whole window with "
-    'cached features; if its gradients add up on purpose, declare contract="sample"'
+    "every micro-batch has the same loss, which may be that of the whole window with cached "
+    'features; if its gradients add up on purpose, declare contract="sample"'
 )
 LAYER_BESIDE_PARTS = (
     "every micro-batch has the loss of the whole window, with a gradient in one of its K cached "
@@ -242,7 +242,8 @@ def _why_of_the_whole_window(facts: StepFacts) -> str:
     applied = facts.applied_by_rank.values()
     if any(map(has_layer_beside_parts, applied)):
         return LAYER_BESIDE_PARTS
-    return CACHED_PARTS if any(map(has_cached_parts, applied)) else WHOLE_WINDOW
+    equal = all(have_equal_losses(record.micro_batches) for record in facts.records.values())
+    return WHOLE_WINDOW if equal else CACHED_PARTS
 
 
 def _beside_a_divided_one(
