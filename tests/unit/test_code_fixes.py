@@ -315,6 +315,7 @@ def test_the_optimizer_steps_once_per_window() -> None:
     for uncertain in (
         STEPPED_EACH.replace("accum_steps", "len(loader)"),  # the division may be too much
         STEPPED_EACH.replace("accum_steps", "batches"),
+        STEPPED_EACH.replace("accum_steps", "micro_batch_size"),  # a mean over samples
         STEPPED_EACH.replace("y) /", "y / 255) /"),
         STEPPED_EACH.replace("(loader)", "(loader, 1)"),
         STEPPED_EACH.replace("(loader)", "(islice(loader, 10))"),  # where it ends is not known

@@ -35,6 +35,7 @@ _ACCUMULATE = re.compile(r" *with ([A-Za-z_][\w.]*)\.accumulate\(")
 _CONDITION = re.compile(r"( *)if .*:")
 _COUNTED = re.compile(r" *(for .* in enumerate\(.*\):)")
 _WINDOW_LENGTH = re.compile(r"(?:[A-Za-z_]\w*\.)*(?:K|\w*(?:accum|micro_?batch)\w*)", re.I)
+_OTHER_COUNT = re.compile(r"size|token|sample|loss|len", re.I)  # micro_batch_size, accum_tokens
 _LOOP = re.compile(r"( *)(?:for|while) .*:")
 
 
@@ -459,7 +460,7 @@ def _named_window_length(script: Script) -> str | None:
         for each in _divisors(statement)
     }
     name = divisors.pop() if len(divisors) == 1 else ""
-    return name if _WINDOW_LENGTH.fullmatch(name) else None
+    return name if _WINDOW_LENGTH.fullmatch(name) and not _OTHER_COUNT.search(name) else None
 
 
 @dataclass(frozen=True)
