@@ -76,8 +76,7 @@ def fix_in_code(
     steps may be others.
     """
     pattern = _CHANGES.get(finding.fix)
-    is_certain = finding.severity != "info"
-    if pattern is None or not is_certain or (is_late and not pattern.holds_later):
+    if pattern is None or finding.severity == "info" or (is_late and not pattern.holds_later):
         return finding.fix
     calls = list(located)
     files = {c.file for c in calls if c.role in pattern.roles}
