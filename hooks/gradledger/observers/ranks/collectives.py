@@ -351,7 +351,7 @@ class Collectives(Observer):
             step.fields["join"] = joined.pop()
         rejoined = any(count > 1 for _, count in self._joins.values())
         if rejoined and join_of(window.optimizer) is None:  # else it steps along
-            step.missing |= {"replica": REJOINED, "post_factor": REJOINED}
+            step.missing |= dict.fromkeys(("sync", "replica", "post_factor"), REJOINED)
         step.may_be_combined = step.fields["sync"] != "averaged" or _combines_outside(step)
         local = self._local.take(window)
         if local is not None and step.micro_batches:
