@@ -100,7 +100,7 @@ ILLNESSES = (
     ),
     Illness(
         "norm.nonfinite", "the rate is suddenly far beyond the stable limit: overflow", 20,
-        ("norm.exploding", "norm.spike"),
+        ("loss.nonfinite", "norm.exploding", "norm.spike"),
         _only(**{**POINTS, "optimizer": "SGD", "momentum": 0.9, "clip": None, "rate": 0.05}),
         _rate_times(100.0),
     ),

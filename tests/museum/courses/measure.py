@@ -174,17 +174,18 @@ def _recalls(outcomes: list[Outcome]) -> Iterator[str]:
     if not shown:
         yield "Faults in otherwise healthy runs were not measured here (`--each`)."
         return
-    yield "| fault in an otherwise healthy run | rule | named in time | found at all | runs |"
+    yield "| fault in a healthy run | rules that name it | named in time | found at all | runs |"
     yield "|---|---|---|---|---|"
     yield from (_recall(at, outcomes) for at in shown)
 
 
 def _recall(at: int, outcomes: list[Outcome]) -> str:
     kind, runs = ILLNESSES[at], [one for one in outcomes if one.illness == at]
-    in_time = sum(_in_time(one, kind.rule, kind.within) for one in runs)
-    other = sum(any(_first(one, rule) for rule in (kind.rule, *kind.also)) for one in runs)
+    rules = (kind.rule, *kind.also)
+    in_time = sum(any(_in_time(one, rule, kind.within) for rule in rules) for one in runs)
+    found = sum(any(_first(one, rule) for rule in rules) for one in runs)
     what = f"{kind.why}; in {kind.within} steps"
-    return f"| {what} | {kind.rule} | {in_time} | {other} | {len(runs)} |"
+    return f"| {what} | {', '.join(rules)} | {in_time} | {found} | {len(runs)} |"
 
 
 def _first(one: Outcome, rule: str) -> int | None:
