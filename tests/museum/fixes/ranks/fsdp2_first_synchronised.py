@@ -18,7 +18,7 @@ with two_ranks() as rank:
     for window in windows:
         for k, (ids, labels) in enumerate(window):
             loss = token_loss(model(ids), labels) / len(window)
-            # fix
+            # fix: of this window, which may be a short one; before the backward of micro-batch k
             model.set_requires_gradient_sync(k == 0)
             loss.backward()
             # end
