@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -17,7 +16,7 @@ from gradledger_monitor.model.findings import (
     Outcome,
 )
 from gradledger_monitor.model.step_facts import RunInfo
-from gradledger_monitor.rules import framework_fixes
+from gradledger_monitor.rules import docs, framework_fixes
 from gradledger_monitor.rules.definition import RuleDefinition
 from gradledger_monitor.rules.overrides import RuleOverrides
 
@@ -33,8 +32,10 @@ def evaluation_result(
     """The result of some rules, of which ``outcomes`` has those on all optimizers."""
     by_id = {rule.id(): rule for rule in rules}
     findings = [finding for each in outcomes if (finding := each.finding()) is not None]
+    pages = docs.rules_by_id()
+    of_page = {rule: docs.fix(pages[rule]) for f in findings if (rule := f.rule) in pages}
     findings = [
-        replace(f, fix=framework_fixes.fix(run, f.rule, f.fix, _fix_of_page(by_id.get(f.rule))))
+        replace(f, fix=framework_fixes.fix(run, f.rule, f.fix, of_page.get(f.rule, "")))
         for f in findings
     ]
     findings = by_importance(inhibit(findings, by_id))
@@ -192,9 +193,3 @@ def coverage_text(
     thresholds = overrides.changed_thresholds(rule) if rule is not None and applies else ""
     reasons = "; ".join(filter(None, (outcome.reason, thresholds)))
     return f"{outcome.status}: {reasons}" if reasons else outcome.status
-
-
-def _fix_of_page(rule: type[RuleDefinition] | None) -> str:
-    """The fix that the page of a rule shows; a rule has further ones for other causes."""
-    shown = "" if rule is None else vars(sys.modules[rule.__module__]).get("FIX", "")
-    return str(shown)

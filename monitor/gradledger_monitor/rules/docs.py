@@ -48,7 +48,7 @@ def page(rule: type[RuleDefinition]) -> str:
 
 
 def fix(rule: type[RuleDefinition]) -> str:
-    """The snippet that the rule's findings show."""
+    """The snippet on the page of the rule; its findings may show further ones, of other causes."""
     snippet: str = vars(sys.modules[rule.__module__])["FIX"]
     return snippet
 
