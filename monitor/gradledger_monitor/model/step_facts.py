@@ -340,7 +340,8 @@ class StepFacts:
         terms: list[WeightedTerm] = []
         forms = loss_names.forms_of(self.applied_by_rank, self._tasks_by_rank)
         for rank, tasks in self._tasks_by_rank.items():
-            # DDP averages in backward: a rank's later factor is one on the tokens of all ranks.
+            # DDP averages in backward: what a rank multiplies its gradients by afterwards, it
+            # multiplies the tokens of all ranks by. The balance is that of the lowest rank.
             factor_of = rank if self.all_reduce is not None else self.lowest_rank
             is_unmeasured = self.records[factor_of].post_factor is None
             applied = self.applied_by_rank[rank]

@@ -15,10 +15,9 @@ from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.balance.evidence import Near
 from gradledger_monitor.rules.balance.patterns import (
-    FAIR,
+    FAIR_UNTIL_RANKS_LEFT,
     Closed,
     Diagnosis,
-    Pattern,
     wrong_windows,
 )
 from gradledger_monitor.rules.number_text import significant
@@ -26,7 +25,6 @@ from gradledger_monitor.rules.number_text import significant
 RANKS_LEFT = (
     "the balance follows the number of ranks that have data left in a Join, by which DDP divides"
 )
-_BEFORE: tuple[Pattern, ...] = (*FAIR, "ranks_left")
 
 
 def by_group_of_ranks(facts: StepFacts, objective: Objective, balance: float) -> Diagnosis | None:
@@ -52,7 +50,7 @@ def by_ranks_left(
     if not left:
         return None
     near, ratio = Near(balance, facts.tolerance), (active + left) / active
-    if any(c.pattern in _BEFORE for c in past) and near(ratio):
+    if any(c.pattern in FAIR_UNTIL_RANKS_LEFT for c in past) and near(ratio):
         return Diagnosis("ranks_left", objective=objective, ratio=ratio)
     scale = facts.run.declared_scale or 1.0
     before = [c for c in wrong_windows(past) if c.pattern != "unmeasured"]

@@ -52,6 +52,7 @@ Pattern = Literal[
 MOST_COUNTED = 6  # objectives of a window
 VARIES = 10  # two balances differ if their relative difference exceeds this many tolerances
 FAIR: tuple[Pattern, ...] = ("fair", "partial_before")
+FAIR_UNTIL_RANKS_LEFT: tuple[Pattern, ...] = (*FAIR, "ranks_left")
 NOT_MEASURED: tuple[Pattern, ...] = (
     "unmeasured",
     "other_divisor",
@@ -223,8 +224,7 @@ def differs_from_earlier(balance: float, past: Sequence[Closed], tolerance: floa
 
 def wrong_windows(past: Sequence[Closed]) -> list[Closed]:
     """Those that were off, without those whose ranks explain it: they show nothing of others."""
-    explained = (*FAIR, "ranks_left")
-    return [c for c in past if c.balance is not None and c.pattern not in explained]
+    return [c for c in past if c.balance is not None and c.pattern not in FAIR_UNTIL_RANKS_LEFT]
 
 
 def wrong_balances(past: Sequence[Closed]) -> list[float]:
