@@ -1,4 +1,4 @@
-"""Losses that compare the examples of a micro-batch with each other."""
+"""Losses that compare the examples of a micro-batch with each other, or with cached ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from gradledger.observers.losses.autograd_graph import find_losses
-from gradledger.observers.losses.loss_patterns import compares_examples
+from gradledger.observers.losses.loss_patterns import compares_examples, only_part
 
 
 def _embeddings() -> Any:
@@ -98,3 +98,25 @@ def test_a_product_with_a_weight_or_with_other_rows_compares_no_examples() -> No
     assert not _compares((rows @ weight.T)[picked, picked % 5].square().mean())
     assert not _compares(F.relu(torch.cdist(rows, weight)).mean())
     assert not _compares(F.relu(rows).mean())
+
+
+def _contrastive(*parts: Any) -> Any:
+    """A loss over joined features, as of CLIP."""
+    features = F.normalize(torch.cat(parts), dim=-1)
+    return F.cross_entropy(features @ features.T, torch.arange(len(features)))
+
+
+def test_of_cached_features_one_part_has_a_gradient() -> None:
+    live, temperature = nn.Linear(8, 5)(torch.randn(4, 8)), torch.ones(1, requires_grad=True)
+    cached = live.detach()
+    assert only_part(_contrastive(cached, live, cached).grad_fn) == (1, 3, 0)
+    assert only_part(_contrastive(cached, live * temperature).grad_fn) == (1, 2, 0)
+    assert only_part((_contrastive(live, cached) * temperature).sum().grad_fn) == (0, 2, 1)
+    layer = nn.Linear(5, 5, bias=False)
+    behind = layer(torch.cat([live, cached])).sum()
+    assert only_part(behind.grad_fn) == (0, 2, layer.weight.numel())
+    assert only_part(nn.Linear(5, 1)(torch.cat([live, cached])).sum().grad_fn) is None
+    assert only_part(_contrastive(live, live).grad_fn) is None
+    two = _contrastive(live, cached) + _contrastive(cached, live)
+    assert only_part(two.grad_fn) is None
+    assert only_part(F.cross_entropy(live, torch.randint(5, (4,))).grad_fn) is None

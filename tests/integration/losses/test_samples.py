@@ -1,4 +1,4 @@
-"""What the graph below a loss shows of its samples: their number, and cached features."""
+"""How many samples a flat row of labels holds: read from the graph, or not measured."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, normalize, scaled_dot_product_attention
+from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 
-from gradledger.observers.losses.sample_counts import only_part, sample_count
+from gradledger.observers.losses.sample_counts import sample_count
 
 ROWS, LENGTH, WIDTH, CLASSES = 4, 6, 8, 5
 HEAD = nn.Linear(WIDTH, CLASSES)
@@ -76,25 +76,3 @@ def test_samples_are_what_the_graph_proves(
     out = logits()
     loss = cross_entropy(out, torch.randint(CLASSES, (len(out),)))
     assert sample_count(loss.grad_fn, len(out)) == samples
-
-
-def contrastive(*parts: Tensor) -> Tensor:
-    """A loss over joined features, as of CLIP."""
-    features = normalize(torch.cat(parts), dim=-1)
-    return cross_entropy(features @ features.T, torch.arange(len(features)))
-
-
-def test_of_cached_features_one_part_has_a_gradient() -> None:
-    live, temperature = HEAD(FEATURES), torch.ones(1, requires_grad=True)
-    cached = live.detach()
-    assert only_part(contrastive(cached, live, cached).grad_fn) == (1, 3, 0)
-    assert only_part(contrastive(cached, live * temperature).grad_fn) == (1, 2, 0)
-    assert only_part((contrastive(live, cached) * temperature).sum().grad_fn) == (0, 2, 1)
-    layer = nn.Linear(CLASSES, CLASSES, bias=False)
-    behind = layer(torch.cat([live, cached])).sum()
-    assert only_part(behind.grad_fn) == (0, 2, layer.weight.numel())
-    assert only_part(nn.Linear(CLASSES, 1)(torch.cat([live, cached])).sum().grad_fn) is None
-    assert only_part(contrastive(live, live).grad_fn) is None
-    two = contrastive(live, cached) + contrastive(cached, live)
-    assert only_part(two.grad_fn) is None
-    assert only_part(cross_entropy(live, IDS[:, 0]).grad_fn) is None

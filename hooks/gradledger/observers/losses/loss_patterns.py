@@ -1,4 +1,6 @@
-"""Recognises a loss at a node: a loss of PyTorch, or nodes that together are a cross entropy."""
+"""Recognises a loss at a node: a loss of PyTorch, or nodes that together are a cross entropy; and
+what it compares: features of all ranks, cached ones, or pairs of examples.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +11,7 @@ from typing import Any
 
 import torch
 
+from gradledger.capture.open_terms import Part
 from gradledger.observers.losses.found_losses import (
     UNKNOWN,
     GraphPath,
@@ -51,6 +54,8 @@ _SIMILARITIES = (
     RESHAPES | SELECTIONS | PRODUCTS | ADDITIONS | SOFTMAXES | {"MmBackward0", "BmmBackward0"}
 )
 _MOST_SIMILARITIES = 48  # nodes
+_ENDS_OF_SIMILARITIES = MODEL_NODES - SOFTMAXES - {PARAMETER, "MmBackward0", "BmmBackward0"}
+_MOST_ABOVE_PARTS = 24  # nodes
 _OF_ROWS = RESHAPES | PRODUCTS | {"TBackward0"}
 # Matrices of all pairs of rows of two inputs.
 _ALL_PAIRS = frozenset({"MmBackward0", "CdistBackward0", "EuclideanDistBackward0"})
@@ -139,6 +144,36 @@ def _parts_of_ranks(node: Any, ranks: int) -> list[Any]:
     return parts if len(parts) == ranks else []
 
 
+def only_part(loss: Any) -> Part | None:
+    """The part of the features behind a loss that has a gradient; None if it is not one of several.
+
+    Features of other micro-batches that were cached without a graph are constants beside it. The
+    search ends at the layers of a model: features are compared with each other above them.
+    """
+    stack, visited, beside = [loss], {loss}, 0
+    single: set[tuple[int, int]] = set()
+    while stack:
+        node = stack.pop()
+        if node.name() in _ENDS_OF_SIMILARITIES:
+            return None
+        below = [each for each, _ in node.next_functions]
+        live = [index for index, each in enumerate(below) if each is not None]
+        if len(live) == 1 < len(below) and node.name() == "CatBackward0":
+            single.add((live[0], len(below)))
+            continue
+        if not below:
+            leaf = getattr(node, "variable", None)
+            if leaf is None:
+                return None  # of what has a gradient there, nothing is known
+            beside = max(beside, leaf.numel())
+        new = {below[index] for index in live} - visited
+        visited |= new
+        stack += new
+        if len(visited) > _MOST_ABOVE_PARTS:
+            return None
+    return Part(*single.pop(), beside) if len(single) == 1 else None
+
+
 def compares_examples(loss: LossNode) -> bool:
     """Whether elements of a loss are pairs of examples, or sums of examples.
 
@@ -187,7 +222,7 @@ def _adds_up_rows(node: Any) -> bool:
         name = "" if node is None else node.name()
     if name not in (LOGSUMEXP, "SumBackward1") or tuple(node._saved_dim) != (0,):
         return False
-    matrix = None if node is None else _matrix_of_pairs(node)
+    matrix = _matrix_of_pairs(node)
     if matrix is None or len(matrix.next_functions) != 2:
         return False
     rows, columns = (_rows(side) for side, _ in matrix.next_functions)

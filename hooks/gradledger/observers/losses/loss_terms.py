@@ -36,10 +36,10 @@ from gradledger.observers.losses.loss_patterns import (
     gathers_by_function,
     head_of,
     holds_gathered_features,
+    only_part,
 )
 from gradledger.observers.losses.node_names import REDUCTIONS
 from gradledger.observers.losses.reached_optimizers import ReachedOptimizers
-from gradledger.observers.losses.sample_counts import only_part
 from gradledger.observers.losses.tasks import ModulesBelow, Tasks
 from gradledger.observers.losses.upstream import watch_declared, watch_upstream
 from gradledger.observers.losses_compiled.dynamo import CompiledGraphs

@@ -11,12 +11,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from gradledger.capture.open_terms import Part
-from gradledger.observers.losses.node_names import MODEL_NODES, PARAMETER, PASSED_ON, SOFTMAXES
+from gradledger.observers.losses.node_names import PASSED_ON
 
 MAX_NODES = 32
-_LAYERS_ABOVE = MODEL_NODES - SOFTMAXES - {PARAMETER, "MmBackward0", "BmmBackward0"}
-NODES_ABOVE_PARTS = 24  # between a contrastive loss and the features
 _IMAGE = 4  # dimensions: samples, channels, height, width
 
 _FLATTENS = frozenset({"ViewBackward0", "UnsafeViewBackward0", "ReshapeAliasBackward0"})
@@ -50,36 +47,6 @@ def sample_count(loss: Any, rows: int) -> int | None:
             return rows if row_by_row else None
         node = below
     return None
-
-
-def only_part(loss: Any) -> Part | None:
-    """The part of the features behind a loss that has a gradient; None if it is not one of several.
-
-    Features of other micro-batches that were cached without a graph are constants beside it. The
-    search ends at the layers of a model: features are compared with each other above them.
-    """
-    stack, visited, beside = [loss], {loss}, 0
-    single: set[tuple[int, int]] = set()
-    while stack:
-        node = stack.pop()
-        if node.name() in _LAYERS_ABOVE:
-            return None
-        below = [each for each, _ in node.next_functions]
-        live = [index for index, each in enumerate(below) if each is not None]
-        if len(live) == 1 < len(below) and node.name() == "CatBackward0":
-            single.add((live[0], len(below)))
-            continue
-        if not below:
-            leaf = getattr(node, "variable", None)
-            if leaf is None:
-                return None  # of what has a gradient there, nothing is known
-            beside = max(beside, leaf.numel())
-        new = {below[index] for index in live} - visited
-        visited |= new
-        stack += new
-        if len(visited) > NODES_ABOVE_PARTS:
-            return None
-    return Part(*single.pop(), beside) if len(single) == 1 else None
 
 
 def _before_flattening(node: Any, rows: int) -> int | None:
