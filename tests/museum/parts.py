@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -317,6 +317,36 @@ class Experts(nn.Module):
         if self.group is not None:
             y = own_sum(y, self.group)
         logits: Tensor = self.head(torch.tanh(y))
+        return logits
+
+
+class Halves(nn.Module):
+    """Predicts the next token; the layers in the middle are split by their width in two.
+
+    Of two ranks, each holds its own half; ``enter`` is called on what enters it.
+    """
+
+    def __init__(
+        self, own: int | None = None, enter: Callable[[Tensor], Tensor] | None = None
+    ) -> None:
+        super().__init__()
+        width = 16
+        self.embed = nn.Embedding(VOCABULARY, width)
+        self.halves = nn.ModuleDict({name: mlp(width, width, width) for name in "01"})
+        self.head = nn.Linear(width, VOCABULARY)
+        self.in_parts, self.enter = own is not None, enter
+        if own is not None:
+            del self.halves[str(1 - own)]
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Logits [rows, length, vocabulary]."""
+        x = self.embed(ids)
+        inputs = x if self.enter is None else self.enter(x)
+        parts = [half(inputs) for half in self.halves.values()]
+        if self.in_parts:
+            (own,) = parts
+            parts = [added(own)]
+        logits: Tensor = self.head(x + sum(parts[1:], parts[0]))
         return logits
 
 

@@ -1,31 +1,8 @@
 """Both ranks hold halves of a layer; the gradient of its input is not added up over them."""
 
 import torch
-from torch import Tensor, nn
 
-from museum.parts import VOCABULARY, added, mlp, text, token_loss, two_ranks, valid
-
-
-class Halves(nn.Module):
-    """Predicts the next token; the layers in the middle are split by their width in two."""
-
-    def __init__(self, own: int | None = None, width: int = 16) -> None:
-        super().__init__()
-        self.embed = nn.Embedding(VOCABULARY, width)
-        self.halves = nn.ModuleDict({name: mlp(width, width, width) for name in "01"})
-        self.head = nn.Linear(width, VOCABULARY)
-        self.in_parts = own is not None
-        if own is not None:
-            del self.halves[str(1 - own)]
-
-    def forward(self, ids: Tensor) -> Tensor:
-        x = self.embed(ids)
-        parts = [half(x) for half in self.halves.values()]
-        if self.in_parts:
-            (own,) = parts
-            parts = [added(own)]
-        return self.head(x + sum(parts[1:], parts[0]))
-
+from museum.parts import Halves, text, token_loss, two_ranks, valid
 
 with two_ranks() as rank:
     torch.manual_seed(0)
