@@ -179,3 +179,17 @@ def test_nothing_is_left_in_transformers() -> None:
     assert len(trainer.DEFAULT_CALLBACKS) == len(before) + 1
     ledger.close()
     assert before == trainer.DEFAULT_CALLBACKS
+
+
+def test_a_script_that_imports_the_trainer_before_torch_gets_the_callback() -> None:
+    """``transformers.trainer`` imports torch, and so starts the hooks, before it has any name."""
+    code = """
+from transformers import Trainer
+from transformers.trainer import DEFAULT_CALLBACKS
+print(DEFAULT_CALLBACKS[-1].__class__.__name__)
+"""
+    command = [sys.executable, "-m", "gradledger.cli", "run", "--url", "http://127.0.0.1:9", "--"]
+    done = subprocess.run(
+        [*command, sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+    assert done.stdout.split() == ["SessionCallback"], done.stderr

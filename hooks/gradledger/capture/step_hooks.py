@@ -60,13 +60,9 @@ class StepHooks:
         self._handles.append(register_optimizer_step_pre_hook(self._hooks.before))
         self._handles.append(register_optimizer_step_post_hook(self._hooks.after))
         for module, patch in self._libraries.items():
-            patch_module = functools.partial(self._patch, module, patch)
-            if module in sys.modules:
-                patch_module()
-            else:
-                import_hook = ImportHook(module, patch_module)
-                import_hook.install()
-                self._import_hooks.append(import_hook)
+            import_hook = ImportHook(module, functools.partial(self._patch, module, patch))
+            self._import_hooks.append(import_hook)
+            import_hook.install()
 
     def uninstall(self) -> None:
         """Restore everything, in reverse order."""

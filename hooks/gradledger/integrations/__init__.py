@@ -31,12 +31,9 @@ class FrameworkCallbacks:
     def install(self) -> None:
         """Register with frameworks that are loaded, and with others when they are imported."""
         for module, integration in FRAMEWORKS.items():
-            if module in sys.modules:
-                self._add(module, integration)
-            else:
-                import_hook = ImportHook(module, functools.partial(self._add, module, integration))
-                import_hook.install()
-                self._import_hooks.append(import_hook)
+            import_hook = ImportHook(module, functools.partial(self._add, module, integration))
+            self._import_hooks.append(import_hook)
+            import_hook.install()
 
     def uninstall(self) -> None:
         """Remove the import hooks and the callbacks."""

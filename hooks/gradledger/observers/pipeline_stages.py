@@ -84,10 +84,7 @@ class PipelineStages(Observer):
 
     def install(self) -> None:
         """Wrap what a schedule calls of a stage, as soon as the script has imported stages."""
-        if MODULE in sys.modules:
-            self._patch_stage()
-        else:
-            self._import_hook.install()
+        self._import_hook.install()
 
     def uninstall(self) -> None:
         """Restore it."""

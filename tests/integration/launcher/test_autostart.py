@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import subprocess
 import sys
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import pytest
 
+from gradledger.autostart.path.gradledger_autostart import ImportHook
 from helpers.launching import STARTED, Launch, bare_environment
 
 OTHER_PYTHONS = ["3.10", "3.12", "3.13"]
@@ -105,6 +108,36 @@ assert "exec_module" not in vars(torch.__loader__)
     path = torch_of_our_own(tmp_path / "lib")
     done = launch("run", "--", sys.executable, "-c", code, PYTHONPATH=path)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_module_that_imports_torch_has_its_names_when_the_hook_calls_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    (tmp_path / "inner_module.py").write_text("")
+    name = f"outer_module_{fails}"
+    end = "if os.environ.pop('FAILS', None): raise OSError" if fails else ""
+    (tmp_path / f"{name}.py").write_text(f"import os, inner_module\n{end}\nLATE = 1\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("FAILS", "1")
+    called: list[int] = []
+    outer = [ImportHook(name, lambda: called.append(sys.modules[name].LATE)) for _ in range(2)]
+
+    def start() -> None:
+        for hook in outer:
+            hook.install()
+
+    ImportHook("inner_module", start).install()
+    if fails:
+        with pytest.raises(OSError):
+            importlib.import_module(name)
+        assert called == []
+    module = importlib.import_module(name)
+    assert called == [1, 1]
+    assert type(module.__spec__) is ModuleSpec
+    assert not [finder for finder in sys.meta_path if isinstance(finder, ImportHook)]
+    monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delitem(sys.modules, "inner_module")
 
 
 def test_a_failing_import_of_torch_fails_as_usual_and_can_be_retried(

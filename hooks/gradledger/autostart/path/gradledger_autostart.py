@@ -23,31 +23,38 @@ OLDEST = (3, 10)
 def install() -> None:
     """Start the hooks now if torch is loaded, else after it has been imported."""
     reach_stage("python")
-    if "torch" in sys.modules:
-        start()
-    else:
-        ImportHook("torch", start).install()
+    ImportHook("torch", start).install()
 
 
 class ImportHook:
-    """A meta path finder that calls ``callback`` after a module has been imported.
+    """Calls ``callback`` once a module has been imported: now if it is loaded, else later.
 
-    It delegates the search to the other finders. A search is not an import yet
-    (``importlib.util.find_spec("torch")`` only searches), so it stays installed until the module
-    has been executed.
+    Before the import it is a meta path finder that delegates the search to the other finders. A
+    search is not an import yet (``importlib.util.find_spec("torch")`` only searches), so it stays
+    installed until the module has been executed. A module whose import is in progress has none of
+    its names yet: ``transformers.trainer`` imports torch, whose import starts the hooks.
     """
 
     def __init__(self, name: str, callback: Callable[[], None]) -> None:
         self._name = name
         self._callback = callback
         self._searching = False
+        self._installed = False
 
     def install(self) -> None:
-        """Become the first finder."""
-        sys.meta_path.insert(0, self)
+        """Call back now, at the end of the import in progress, or after an import to come."""
+        self._installed = True
+        spec = getattr(sys.modules.get(self._name), "__spec__", None)
+        if self._name not in sys.modules:
+            sys.meta_path.insert(0, self)
+        elif spec is not None and getattr(spec, "_initializing", False):
+            _call_after_import(spec, self._retry)
+        else:
+            self._call()
 
     def uninstall(self) -> None:
-        """Remove this finder. Safe to call twice."""
+        """Cancel the call. Safe to call twice."""
+        self._installed = False
         if self in sys.meta_path:
             sys.meta_path.remove(self)
 
@@ -71,15 +78,39 @@ class ImportHook:
         def exec_module(module: ModuleType) -> None:
             execute(module)
             vars(loader).pop("exec_module", None)  # restores the method of the class
-            if self in sys.meta_path:
-                self.uninstall()
-                self._callback()
+            self._call()
 
         try:
             loader.exec_module = exec_module  # type: ignore[method-assign]
         except AttributeError as error:
             _write_line(str(error))
         return spec
+
+    def _retry(self) -> None:
+        # An import that failed leaves no module: the next one is awaited.
+        if self._installed:
+            self.install()
+
+    def _call(self) -> None:
+        if self._installed:
+            self.uninstall()
+            self._callback()
+
+
+def _call_after_import(spec: ModuleSpec, callback: Callable[[], None]) -> None:
+    """Call back when the import system sets ``spec._initializing`` to False, its last action."""
+    kind = type(spec)
+
+    class LoadingSpec(kind):  # type: ignore[misc, valid-type]
+        def __setattr__(self, name: str, value: object) -> None:
+            if name == "_initializing" and not value:
+                self.__class__ = kind  # type: ignore[assignment]
+                setattr(self, name, value)
+                callback()
+            else:
+                super().__setattr__(name, value)
+
+    spec.__class__ = LoadingSpec
 
 
 def start() -> None:

@@ -38,10 +38,7 @@ class CompiledGraphs:
     def install(self) -> None:
         """See graphs from now on, or once Dynamo is imported."""
         self._installed = True
-        if MODULE in sys.modules:
-            self._replace()
-        else:
-            self._hook.install()
+        self._hook.install()
 
     def uninstall(self) -> None:
         """Restore Dynamo. Graphs that were compiled meanwhile only call what the backend made."""

@@ -53,12 +53,9 @@ class Adapters:
     def install(self) -> None:
         """Adapt functions whose modules are loaded, and others when they are imported."""
         for module in dict.fromkeys(adapter.module for adapter in ADAPTERS):
-            if module in sys.modules:
-                self._adapt(module)
-            else:
-                hook = ImportHook(module, functools.partial(self._adapt, module))
-                hook.install()
-                self._import_hooks.append(hook)
+            hook = ImportHook(module, functools.partial(self._adapt, module))
+            self._import_hooks.append(hook)
+            hook.install()
 
     def uninstall(self) -> None:
         """Remove the import hooks."""
