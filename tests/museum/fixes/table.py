@@ -259,6 +259,7 @@ FRAMEWORKS = {
     ),
     "trainer_compute_loss_even": (_MISSING, f"{_NOT_DIVIDED}[transformers]"),
     "trainer_compute_loss_uneven": (_UNEQUAL, f"{_MEANS}[transformers]"),
+    "trainer_loss_func_even": (_MISSING, f"{_NOT_DIVIDED}[transformers]"),
     "trainer_model_even": (_MISSING, f"{_NOT_DIVIDED}[transformers]"),
     "trainer_model_uneven": (_UNEQUAL, f"{_MEANS}[transformers]"),
     "trainer_training_step_even": (_MISSING, f"{_NOT_DIVIDED}[transformers]"),

@@ -130,6 +130,8 @@ with accelerator.accumulate(model):
     "transformers": """\
 # let the Trainer divide the loss of the model, or of compute_loss, by K:
 trainer.model_accepts_loss_kwargs = False
+# in a compute_loss_func, whose loss the Trainer never divides:
+loss = loss * (labels[:, 1:] != -100).sum() / num_items_in_batch    # causal LM; others: no shift
 # in a training_step of your own, before backward:
 loss = loss / self.current_gradient_accumulation_steps""",
     "lightning": """\
