@@ -787,6 +787,7 @@ def test_a_rate_that_rises_again_after_the_end_of_its_schedule_is_information() 
     assert rescheduled(20, *cosine[:21], *[0.0] * 30) is None  # it stays at the end
     higher = rescheduled(20, *cosine[:40], 0.1001)  # by a rounding error, or more
     assert higher is not None and "the rate was 0, and it is 0.1001 now" in higher.summary
+    assert higher.evidence["lr_highest"] == higher.evidence["lr"] == 0.1001
     warmup = [0.0, 0.05, *cosine]
     assert rescheduled(22, *warmup) is not None
     set_by_hand = [*cosine[:21], *[0.05] * 30]  # a new stage, without the schedule

@@ -134,7 +134,7 @@ class PlannedInOtherSteps(Rule):
             schedule_steps=at,
             lr=rate,
             lr_lowest=self._lowest,
-            lr_highest=self._highest,
+            lr_highest=max(self._highest, rate),
         )
 
 
