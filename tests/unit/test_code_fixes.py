@@ -327,3 +327,12 @@ def test_the_optimizer_steps_once_per_window() -> None:
         assert is_generic(fix_of(fix, uncertain)), uncertain
     assert is_generic(fix_of(fix, STEPPED_EACH, others=1))
     assert is_generic(fix_of(fix, STEPPED_EACH, first_step=9))
+
+
+def test_a_finding_about_another_optimizer_shows_the_lines_of_that_one() -> None:
+    evidence = {"optimizer": 1, "micro_batches": 1}
+    rule, fix = "loop.step_every_microbatch", step_every_microbatch.FIX_OF_OTHER
+    finding = Finding(rule, 0, "warning", 1, 9, 5, "t", "s", fix, evidence)
+    steps = {index: [CodeLocation("step", "a.py", 4 + index, 4 + index)] for index in (0, 1)}
+    (result,) = with_code([finding], steps)
+    assert [location.line for location in result.code] == [5]

@@ -20,7 +20,13 @@ FIRST_WINDOWS = 4  # whose calls are located: see the hooks' ``capture/code/call
 def with_code(findings: Sequence[Finding], located: LocationsByOptimizer) -> list[Finding]:
     """The findings, each with the locations of the optimizer that it is about."""
     only = len(located) < 2
-    return [_with_code(finding, located.get(finding.optimizer, []), only) for finding in findings]
+    return [_with_code(finding, located.get(_optimizer(finding), []), only) for finding in findings]
+
+
+def _optimizer(finding: Finding) -> int:
+    """The one whose lines show it: the evidence may state that another one is at fault."""
+    stated = finding.evidence.get("optimizer")
+    return stated if isinstance(stated, int) else finding.optimizer
 
 
 def _with_code(finding: Finding, located: Sequence[CodeLocation], only: bool) -> Finding:
