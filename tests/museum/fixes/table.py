@@ -19,6 +19,8 @@ _MEANS = "reduction.fixes.TOKEN_MEAN"
 _WEIGHTED = "reduction.fixes.CLASS_WEIGHTED_MEAN"
 _NOT_DIVIDED = "reduction.fixes.MICRO_BATCH_MEAN"
 _ONCE = "reduction.fixes.ONE_DIVISION"
+_SHORT = "reduction.fixes.WINDOW_LENGTH"
+_PARTIAL = "reduction.partial_window"
 _UNEQUAL = "reduction.token_weights_unequal"
 _MISSING = "reduction.missing_division"
 _DOUBLE = "reduction.double_division"
@@ -238,6 +240,8 @@ FRAMEWORKS = {
         "loop.step_every_microbatch",
         "framework_fixes.PREPARED",
     ),
+    "accelerate_short_window": (_PARTIAL, f"{_SHORT}[accelerate]"),
+    "accelerate_short_window_by_hand": (_PARTIAL, f"{_SHORT}[accelerate]"),
     "accelerate_schedule_each": (
         "scheduler.step_every_microbatch",
         _of("step_every_microbatch", "accelerate", "scheduler"),
@@ -253,6 +257,7 @@ FRAMEWORKS = {
     "lightning_manual_not_divided": (_MISSING, f"{_NOT_DIVIDED}[lightning]"),
     "lightning_manual_zeroed_each": (_ZEROED, _of("zeroed_every_microbatch", "lightning")),
     "lightning_mean_of_means": (_UNEQUAL, f"{_MEANS}[lightning]"),
+    "lightning_short_window": (_PARTIAL, f"{_SHORT}[lightning]"),
     "lightning_schedule_each": (
         "scheduler.step_every_microbatch",
         _of("step_every_microbatch", "lightning", "scheduler"),

@@ -210,6 +210,16 @@ WINDOW_LENGTH: dict[Loop, str] = {
     "plain": """\
 # for each micro-batch:
 (loss / len(window)).backward()            # the micro-batches in this window, not always K""",
+    "accelerate": """\
+# with accumulate(), where the Accelerator is created; a window goes on in the next epoch:
+plugin = GradientAccumulationPlugin(num_steps=K, sync_with_dataloader=False)
+accelerator = Accelerator(gradient_accumulation_plugin=plugin)
+# without accumulate(), for each micro-batch; backward divides by K:
+accelerator.backward(loss * accelerator.gradient_accumulation_steps / len(window))""",
+    "lightning": """\
+# In manual optimization, divide by the micro-batches in this window, not always by K.
+# in automatic optimization, which always divides by K; it leaves out the rest of an epoch:
+trainer = Trainer(..., limit_train_batches=len(loader) // K * K)""",
 }
 
 OF_CAUSAL_MODELS = "    # causal LM: labels[:, 1:]"

@@ -145,5 +145,4 @@ def _fix(window: Window, longer: bool) -> str:
     facts, objective = window.facts, window.balance.objective
     if window.balance.left_out:
         return factor_fix({"plain": FIX_LEFT_OUT}, facts, objective)
-    fixes = {**WINDOW_LENGTH, "plain": FIX_LONGER} if longer else WINDOW_LENGTH
-    return factor_fix(fixes, facts, objective)
+    return factor_fix({"plain": FIX_LONGER} if longer else WINDOW_LENGTH, facts, objective)
