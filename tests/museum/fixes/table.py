@@ -295,6 +295,8 @@ FRAMEWORKS_ON_RANKS = {
     "accelerate_ranks_divided_twice": (_DOUBLE, f"{_ONCE}[accelerate]"),
     "accelerate_ranks_mean_of_means": (_UNEQUAL, f"{_MEANS}[accelerate]"),
     "accelerate_ranks_not_divided": (_MISSING, f"{_NOT_DIVIDED}[accelerate]"),
+    "accelerate_ranks_short_window": (_PARTIAL, f"{_SHORT}[accelerate]"),
+    "lightning_ranks_short_window": (_PARTIAL, f"{_SHORT}[lightning]"),
     "lightning_ranks_divided_twice": (_DOUBLE, f"{_ONCE}[lightning]"),
     "lightning_ranks_manual_divided_twice": (_DOUBLE, f"{_ONCE}[lightning]"),
     "lightning_ranks_manual_mean_of_means": (_UNEQUAL, f"{_MEANS}[lightning]"),
