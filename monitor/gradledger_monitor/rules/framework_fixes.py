@@ -67,6 +67,22 @@ with fabric.no_backward_sync(model, enabled=not last):
     fabric.backward(compute_loss(model, batch))
 # in a LightningModule, unless last: with self.trainer.strategy.block_backward_sync(): ...""",
     },
+    "ddp.wrong_microbatch_synced": {
+        "accelerate": """\
+with contextlib.nullcontext() if last else accelerator.no_sync(model):   # last: of this window
+    accelerator.backward(compute_loss(model, batch))""",
+        "lightning": """\
+with fabric.no_backward_sync(model, enabled=not last):   # last: of this window
+    fabric.backward(compute_loss(model, batch))
+# in a LightningModule, unless last: with self.trainer.strategy.block_backward_sync(): ...""",
+    },
+    "ddp.duplicate_data": {
+        "accelerate": """\
+loader = accelerator.prepare(loader)           # each process gets other batches""",
+        "lightning": """\
+loader = fabric.setup_dataloaders(loader)      # each process gets other batches
+# A Trainer does it by itself, unless use_distributed_sampler=False.""",
+    },
     "scheduler.step_every_microbatch": {
         "accelerate": """\
 # prepare the optimizer; a prepared scheduler steps once for each process:

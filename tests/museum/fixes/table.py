@@ -297,6 +297,14 @@ FRAMEWORKS_ON_RANKS = {
     "accelerate_ranks_not_divided": (_MISSING, f"{_NOT_DIVIDED}[accelerate]"),
     "accelerate_ranks_short_window": (_PARTIAL, f"{_SHORT}[accelerate]"),
     "lightning_ranks_short_window": (_PARTIAL, f"{_SHORT}[lightning]"),
+    "accelerate_ranks_wrong_synced": (
+        "ddp.wrong_microbatch_synced",
+        _of("wrong_microbatch_synced", "accelerate", "ddp"),
+    ),
+    "fabric_wrong_synced": (
+        "ddp.wrong_microbatch_synced",
+        _of("wrong_microbatch_synced", "lightning", "ddp"),
+    ),
     "lightning_ranks_divided_twice": (_DOUBLE, f"{_ONCE}[lightning]"),
     "lightning_ranks_manual_divided_twice": (_DOUBLE, f"{_ONCE}[lightning]"),
     "lightning_ranks_manual_mean_of_means": (_UNEQUAL, f"{_MEANS}[lightning]"),
@@ -334,6 +342,8 @@ OF_SOMETHING_ELSE = {
     "clip.always_engaged": "the limit of a clip",
     "data.same_order_each_epoch": "the order of the data",
     "ddp.duplicate_data": "the data of each rank",
+    "framework_fixes.FRAMEWORK_FIXES[ddp.duplicate_data][accelerate]": "the same",
+    "framework_fixes.FRAMEWORK_FIXES[ddp.duplicate_data][lightning]": "the same",
     "loop.dropped_windows": "it counts and prints",
     "loop.evaluation_mode": "the mode of modules",
     "loop.never_stepped.FIX_GUARD": "it counts and prints",
