@@ -55,6 +55,7 @@ trainer = Trainer(max_epochs=1, accelerator="cpu", logger=False, enable_checkpoi
                   enable_progress_bar=False, enable_model_summary=False, barebones=False)
 trainer.fit(Module(), DataLoader(batches, batch_size=None))  # at: backward step zero_grad
 """
+CHANGED = LIGHTNING.replace('return {"loss": loss}', "return loss / 2  # at: loss")
 MANUAL = (
     LIGHTNING.replace(
         """        self.log("loss", loss)
@@ -144,6 +145,7 @@ SCRIPTS = {
     "accelerate": ("accelerate", ACCELERATE),
     "lightning": ("lightning.pytorch", LIGHTNING),
     "pytorch_lightning": ("pytorch_lightning", LIGHTNING),
+    "a loss that the return changes": ("lightning.pytorch", CHANGED),
     "manual optimisation": ("lightning.pytorch", MANUAL),
     "transformers": ("transformers", TRAINER),
     "transformers, a model head": ("transformers", HEAD),
@@ -166,7 +168,7 @@ def test_the_lines_are_those_of_the_user(
     expected = _expected(script)
     assert {role: _lines(located, role) for role in expected} == expected
     losses = [location for location in located if location.role == "loss"]
-    assert [location.via for location in losses] == [""]
+    assert [location.via for location in losses] == [""] * len(expected["loss"])
 
 
 def test_a_loss_that_the_trainer_gets_as_a_function_is_not_looked_for_in_the_model(

@@ -121,7 +121,10 @@ def loss_returned(function: Function | None, only_named: bool = False) -> Loss |
     if len(losses) != 1:
         return None
     ((node, loss),) = losses
-    return _built(function, _path_to(function.tree, node.lineno), loss)
+    built = _built(function, _path_to(function.tree, node.lineno), loss)
+    if built is None or isinstance(loss, ast.Name) or not isinstance(_inner(loss), ast.Name):
+        return built
+    return Loss([*built.spans, function.span(loss)], built.parameter)  # return loss / K
 
 
 def _own_nodes(definition: ast.AST | None) -> Iterator[ast.AST]:
