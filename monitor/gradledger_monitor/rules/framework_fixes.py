@@ -57,6 +57,12 @@ trainer = Trainer(..., gradient_clip_val=max_norm)  # unscales before it clips""
         "accelerate": """\
 if accelerator.sync_gradients:
     accelerator.clip_grad_norm_(model.parameters(), max_norm)""",
+        "lightning": """\
+# Let the Trainer clip, with gradient_clip_val: it clips once per window, before the step. In manual
+# optimization, call self.clip_gradients() before optimizer.step(), and not in each micro-batch.""",
+        "transformers": """\
+# Let the Trainer clip, with max_grad_norm of TrainingArguments: it clips once per window. A
+# callback that clips does so in on_pre_optimizer_step(), and not in on_substep_end().""",
     },
     "ddp.missing_no_sync": {
         "accelerate": """\
@@ -93,6 +99,8 @@ if accelerator.sync_gradients:
     scheduler.step()                           # planned in optimizer steps""",
         "lightning": """\
 return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}""",
+        "transformers": """\
+# The Trainer steps the schedule once per optimizer step: no scheduler.step() in a callback.""",
     },
 }
 

@@ -122,7 +122,8 @@ def loss_returned(function: Function | None, only_named: bool = False) -> Loss |
         return None
     ((node, loss),) = losses
     built = _built(function, _path_to(function.tree, node.lineno), loss)
-    if built is None or isinstance(loss, ast.Name) or not isinstance(_inner(loss), ast.Name):
+    name = _inner(loss)
+    if built is None or loss is None or loss is name or not isinstance(name, ast.Name):
         return built
     return Loss([*built.spans, function.span(loss)], built.parameter)  # return loss / K
 
