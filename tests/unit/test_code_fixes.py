@@ -336,3 +336,10 @@ def test_a_finding_about_another_optimizer_shows_the_lines_of_that_one() -> None
     steps = {index: [CodeLocation("step", "a.py", 4 + index, 4 + index)] for index in (0, 1)}
     (result,) = with_code([finding], steps)
     assert [location.line for location in result.code] == [5]
+
+
+def test_a_backward_that_a_library_calls_has_a_note_in_the_fix() -> None:
+    fix = ONE_DIVISION["plain"]
+    note = "\n# ignite calls backward: change the loss that it gets, or its options."
+    assert fix_of(fix, "trainer.backward(batches)", via="ignite") == f"{fix}{note}"
+    assert fix_of(fix, "trainer.backward(batches)", via="transformers") == fix

@@ -14,6 +14,7 @@ from gradledger_monitor.model.code.locations import (
 from gradledger_monitor.model.findings import Finding
 from gradledger_monitor.rules.docs import rules_by_id
 
+WITH_FIXES = ("", "accelerate", "lightning", "pytorch_lightning", "transformers")
 FIRST_WINDOWS = 4  # whose calls are located: see the hooks' ``capture/code/call_sites.py``
 
 
@@ -37,4 +38,16 @@ def _with_code(finding: Finding, located: Sequence[CodeLocation], only: bool) ->
     late = finding.first_step > FIRST_WINDOWS
     roles = [role for role in rule.points_at if not (late and role in rule.single_calls)]
     code = locations_for(roles, located)
-    return replace(finding, code=code, fix=fix_in_code(finding, located, only, late))
+    fix = fix_in_code(finding, located, only, late)
+    if fix == finding.fix and finding.rule.startswith("reduction."):
+        fix += _called_by_a_library(fix, located)
+    return replace(finding, code=code, fix=fix)
+
+
+def _called_by_a_library(fix: str, located: Sequence[CodeLocation]) -> str:
+    """A note below ``loss.backward()``, if the script has no such line; frameworks have fixes."""
+    callers = {call.via for call in located if call.role in ("backward", "scaled_backward")}
+    if len(callers) != 1 or not callers.isdisjoint(WITH_FIXES) or ".backward(" not in fix:
+        return ""
+    (library,) = callers
+    return f"\n# {library} calls backward: change the loss that it gets, or its options."
