@@ -8,6 +8,7 @@ from dataclasses import asdict
 import pytest
 
 from gradledger.records import Event, Term
+from gradledger_monitor.evaluation.decision_tree import build_tree
 from gradledger_monitor.evaluation.result import inhibit
 from gradledger_monitor.evaluation.rule_outcomes import RESOLVED_AFTER
 from gradledger_monitor.evaluation.run_state import RunState
@@ -191,6 +192,14 @@ def test_norms_out_of_range_before_a_value_that_is_not_finite_are_no_symptom(
     for first, expected in ((38, None), (42, cause), (50, cause)):
         norms = between(rule, "warning", first, first + 3)
         assert inhibit([nonfinite, norms], rules_by_id())[1].inhibited_by == expected
+
+
+def test_a_norm_that_is_not_finite_is_a_finding_at_both_questions() -> None:
+    tree = build_tree(
+        {"norm.nonfinite": Outcome("finding", severity="error"), "norm.spike": OK}, set(), {}
+    )
+    answers = {node.node: (node.status, node.reason) for node in tree}
+    assert answers["loss"] == answers["norm"] == ("finding", "norm.nonfinite")
 
 
 def test_a_run_that_was_never_measured_is_incomplete_with_the_reason() -> None:

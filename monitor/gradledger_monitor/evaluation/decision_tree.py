@@ -32,7 +32,7 @@ class Question:
     structural: bool = True  # while it is not measured, the verdict is not balanced
     # the rule without which nothing answers it; why it does not apply is a part of the answer
     needs: str | None = None
-    besides: str = ""  # a further rule, whose finding belongs here, and which answers nothing else
+    besides: str = ""  # a further rule: its finding belongs here, and no other outcome of it
 
 
 QUESTIONS: tuple[Question, ...] = (
@@ -82,6 +82,7 @@ QUESTIONS: tuple[Question, ...] = (
             "clip.*",
         ),
         False,
+        besides="norm.nonfinite",
     ),
 )
 
