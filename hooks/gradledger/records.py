@@ -290,6 +290,9 @@ class LeftOpen:
     again: bool = False  # all backwards are of lines whose backwards were stepped on before
     warmup: int = 0  # of the plan, which ended before it
     resumed: int = 0  # of the plan, steps that the optimizer had made where its state was loaded
+    idle: str = ""  # class of an optimizer that never stepped, if the backwards are of that one
+    names: list[str] = field(default_factory=list)  # of its parameters with gradients, the first 64
+    stopped: bool = False  # an exception or a signal ended the process
 
 
 @dataclass(eq=False, repr=False)
@@ -345,8 +348,7 @@ class StepRecord:
     outside: int | None = None  # parameters of the optimizer outside the wrapped model
     excluded: int | None = None  # inside it, and the script lets DDP ignore them
     samples: Samples | None = None  # if the reduction over ranks was not observed
-    # the samples after the last backward are from before hooks that may combine the gradients: a
-    # comm hook of DDP, or hooks of the parameters
+    # the samples after the last backward are from before a comm hook, or hooks of the parameters
     before_hooks: bool = False
     own_sums: bool = False  # sums of what this rank's backwards added, without other ranks'
     shares: Samples | None = None  # of the model that is shared out: ``observers/ranks/shares.py``
@@ -372,13 +374,11 @@ class StepRecord:
     skipped: bool = False  # the GradScaler found a non-finite gradient and did not step
     closure: bool = False  # its backwards ran inside ``step(closure)``
     accumulating: bool = False  # Accelerate states that the window has not ended
-    # an optimizer (its number) that stepped on each micro-batch of this window alone
-    stepped_each: int | None = None
+    stepped_each: int | None = None  # number of an optimizer that stepped on each micro-batch alone
     left_open: LeftOpen | None = None  # the process ended, and no step was taken
     half_precision: bool = False  # loss and weights have fp16 or bf16 rounding errors
     by_hand: bool = False  # no optimizer of PyTorch made the update; its gradient may be gone
-    # by hand: c, if the parameters changed by -c times the gradient after the last backward
-    step_size: float | None = None
+    step_size: float | None = None  # by hand: c, if they changed by -c times the last gradient
     dropped: int = 0  # records that this rank has dropped so far
     next: int | None = None  # the next recorded step, if sampling skips the steps before it
     code: list[CodeLocation] = field(default_factory=list)  # new since the last record

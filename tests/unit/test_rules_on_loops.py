@@ -694,7 +694,7 @@ def test_windows_whose_norm_was_measured_are_dropped_by_a_guard() -> None:
 
 
 def left_open(
-    number: int, backwards: int = 70, again: bool = False, **counts: int
+    number: int, backwards: int = 70, again: bool = False, **counts: Any
 ) -> Finding | None:
     left = LeftOpen(backwards, again=again, **counts)
     sent = record([], number, skipped=True, post_factor=None, left_open=left)
@@ -856,3 +856,16 @@ def test_loops_that_assign_the_gradients_are_no_loops_without_any() -> None:
     for rule in ("zeroed_every_microbatch", "discarded_microbatches", "dropped_windows"):
         assert assigned[f"loop.{rule}"] == f"not_measured: {LEFT_OR_ASSIGNED}"
         assert absent[f"loop.{rule}"] == f"not_measured: {NO_BACKWARD}"
+
+
+def test_an_optimizer_that_never_stepped_beside_another_one_is_named() -> None:
+    waits: dict[str, Any] = {"idle": "Adagrad", "names": ["user.weight", "item.weight"]}
+    finding = left_open(41, 40, zeroed=39, **waits)
+    assert finding is not None and finding.severity == "warning"
+    assert finding.title == "Adagrad never stepped, although its parameters got gradients"
+    assert "(user.weight, item.weight)" in finding.summary
+    assert "made 40 steps. The gradients were zeroed 39 times in between." in finding.summary
+    assert (stopped := left_open(41, 40, zeroed=39, stopped=True, **waits)) is not None
+    assert stopped.severity == "info"  # it may begin later
+    assert (piled_up := left_open(66, 65, **waits)) is not None and piled_up.severity == "info"
+    assert left_open(65, 64, **waits) is None

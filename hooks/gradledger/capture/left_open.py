@@ -2,17 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gradledger.capture.async_copy import values_soon
+from gradledger.capture.async_copy import Deferred, values_soon
 from gradledger.capture.gradient_probe import copy_coordinates
+from gradledger.capture.layers.parameter_names import names_of
+from gradledger.capture.open_parts import OpenUnfinished
 
 if TYPE_CHECKING:
-    from gradledger.capture.windows import OptimizerWindow
+    from gradledger.capture.open_records import OpenStep
+    from gradledger.capture.replica_sample import OpenModels
+    from gradledger.capture.windows import OpenWindows, OptimizerWindow
 
 # Backwards that are reported if no step follows: more than these (of lines of steps), times usual.
 LEFT_OPEN, AGAIN, TIMES_USUAL = 64, 16, 8
+MOST_NAMED = 64  # parameters in a record
+
+
+class Idle(NamedTuple):
+    """An optimizer that has not stepped after ``AGAIN`` backwards, although others have."""
+
+    names: list[str]  # of its parameters with gradients
+    first: Deferred | None  # coordinates of the parameters at the first backward
+    later: Deferred | None  # and now
+
+    def is_unchanged(self) -> bool:
+        """Whether nothing had updated the parameters; without a version, if ``.data`` was used."""
+        if self.first is None or self.later is None:
+            return False
+        values = values_soon([self.first, self.later])
+        return values is not None and values[0] == values[1]
 
 
 def is_abandoned(window: OptimizerWindow) -> bool:
@@ -38,6 +59,82 @@ def note_awaited(window: OptimizerWindow, windows: Iterable[OptimizerWindow]) ->
                 break
     for counted in window.micro_batches if awaited else ():
         counted.awaited = id(counted.micro_batch) in awaited
+
+
+def note_idle(window: OptimizerWindow, windows: Iterable[OptimizerWindow]) -> None:
+    """Note an optimizer that waits while others step: later, the script may have dropped it."""
+    if window.steps or len(window.micro_batches) != AGAIN + 1 or window.optimizer is None:
+        return
+    stepped = [each for each in windows if each.steps]
+    parameters = window.parameters()
+    held = {id(p) for each in stepped for p in each.parameters()}
+    if not stepped or not held.isdisjoint(map(id, parameters)):
+        return
+    names = names_of(window.optimizer.param_groups, search=False)
+    reached = {id(p) for p in parameters if p.grad is not None}
+    named = [name for key, name in names.items() if key in reached]
+    window.idle = Idle(
+        named[:MOST_NAMED], window.initial, copy_coordinates(window.probed_parameters)
+    )
+
+
+def unfinished_steps(
+    windows: OpenWindows,
+    now: float,
+    facts: tuple[str, ...],
+    models_of: Callable[[Any], OpenModels | None],
+) -> Iterator[tuple[OpenStep, OptimizerWindow]]:
+    """Windows that no step closed, or whose schedule goes on, or whose parameters changed since.
+
+    Where another optimizer has stepped, an open window may wait for it, as in a GAN. If others took
+    many steps since, its schedule had ended before.
+    """
+    stepped, readable = windows.stepped, windows.of_this_thread()
+    reported = list[Any]()
+    for window in readable:
+        is_last = not windows.skipping and 2 * (windows.closed - window.closed_as) <= window.steps
+        schedule = window.schedule if is_last else None
+        plan = schedule and schedule.unfinished(window.steps, window.largest)
+        models = models_of(window)
+        if plan or models or (stepped in ([], [window]) and is_left_open(window)):
+            window.code.stop()
+            again = window.code.are_stepped(window.micro_batches)
+            left = plan or OpenUnfinished(trained=window.steps * window.largest, again=again)
+            step = window.close(windows.index_of(window), now)
+            step.facts, step.left_open, step.models = facts, left, models
+            reported.append(window)
+            yield step, window
+    beside = max((w for w in readable if w.steps), key=lambda each: each.steps, default=None)
+    idle = next(filter(_is_idle, readable), None)
+    if beside is not None and idle is not None and beside not in reported:
+        yield _step_beside(idle, beside, now, facts), beside
+
+
+def _is_idle(window: OptimizerWindow) -> bool:
+    """Whether it never stepped, others did, and nothing else has updated its parameters."""
+    if window.idle is None or window.steps or window.by_hand or window.partial:
+        return False
+    changed = any(counted.changed for counted in window.micro_batches)
+    return not changed and window.idle.is_unchanged()
+
+
+def _step_beside(
+    idle: OptimizerWindow, beside: OptimizerWindow, now: float, facts: tuple[str, ...]
+) -> OpenStep:
+    """What an idle optimizer left open, in a record of one that stepped.
+
+    It is no optimizer of the run: rules compare the losses of those that train.
+    """
+    assert idle.idle is not None
+    for each in (idle, beside):
+        each.code.stop()
+    beside.code.unsent += idle.code.take()
+    step = idle.close(beside.index or 0, now)
+    step.step, step.facts = beside.steps + 1, facts
+    step.left_open = OpenUnfinished(
+        idle=idle.name[:256], names=idle.idle.names, stopped=hasattr(sys, "last_value")
+    )
+    return step
 
 
 def is_left_open(window: OptimizerWindow) -> bool:

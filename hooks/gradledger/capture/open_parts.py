@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import sys
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -198,6 +198,9 @@ class OpenUnfinished(NamedTuple):
     resumed: int = 0
     again: bool = False
     warmup: int = 0
+    idle: str = ""
+    names: Sequence[str] = ()
+    stopped: bool = False
 
 
 @dataclass
@@ -277,7 +280,7 @@ def left_open_record(step: Any) -> StepRecord:
         inputs=sum(counted.micro_batch.reaches_input for counted in step.micro_batches),
     )
     for name, value in step.left_open._asdict().items():
-        setattr(left_open, name, value)
+        setattr(left_open, name, list(value) if isinstance(value, tuple) else value)
     record = StepRecord(step.optimizer, step.step, step.time, left_open=left_open)
     record.skipped, record.code = True, step.code()
     record.models = None if step.models is None else step.models.resolve()

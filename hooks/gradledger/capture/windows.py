@@ -51,8 +51,15 @@ from gradledger.capture.isolation import (
     local_part,
     version_of,
 )
-from gradledger.capture.left_open import AGAIN, is_abandoned, is_left_open, note_awaited
-from gradledger.capture.open_parts import DroppedOptimizer, OpenEvent, OpenUnfinished, Schedule
+from gradledger.capture.left_open import (
+    AGAIN,
+    Idle,
+    is_abandoned,
+    note_awaited,
+    note_idle,
+    unfinished_steps,
+)
+from gradledger.capture.open_parts import DroppedOptimizer, OpenEvent, Schedule
 from gradledger.capture.open_records import CountedMicroBatch, OpenMicroBatch, OpenStep
 from gradledger.capture.open_terms import note_step
 from gradledger.capture.replica_sample import OpenModels
@@ -107,6 +114,7 @@ class OptimizerWindow:
         self.versions: list[int] = []  # of the probed parameters, when the last backward had ended
         self.initial: Deferred | None = None  # their values, of the first window
         self.partial = False  # the start of the window was not observed: no record of it
+        self.idle: Idle | None = None  # it waits while others step
         self.by_hand = False  # no optimizer of PyTorch holds its parameters
         self.fed = False  # a backward has added to its gradients
         self.starved = False  # it steps on gradients, and no backward has added to them
@@ -158,7 +166,8 @@ class OptimizerWindow:
         Except for what the window counts if it may be left open: a function that trains drops its
         optimizer where it returns. Reads no global name: the interpreter may be ending.
         """
-        if not self.steps or len(self.micro_batches) <= self.FEW:
+        waits = not self.steps and self.idle is None
+        if waits or len(self.micro_batches) <= self.FEW:
             self.micro_batches, self.events = [], []
         self._probed, self.sources = [], []
         self.sample_at_last_step = self.sample_before = self.initial = None
@@ -358,24 +367,13 @@ class OpenWindows:
     def left_open(
         self, now: float, facts: tuple[str, ...], models_of: Callable[[Any], OpenModels | None]
     ) -> Iterator[tuple[OpenStep, OptimizerWindow]]:
-        """At the end of the process: windows that no step closed, or whose schedule goes on.
+        """At the end of the process: the records of what no step closed, or is not finished."""
+        return unfinished_steps(self, now, facts, models_of)
 
-        Or whose parameters changed since. Where another optimizer has stepped, an open window may
-        wait for it, as in a GAN. If others took many steps since, its schedule had ended before.
-        """
-        stepped = [window for window in self._numbered if window.steps]
-        for window in self.of_this_thread():
-            is_last = not self.skipping and 2 * (self.closed - window.closed_as) <= window.steps
-            schedule = window.schedule if is_last else None
-            plan = schedule and schedule.unfinished(window.steps, window.largest)
-            models = models_of(window)
-            if plan or models or (stepped in ([], [window]) and is_left_open(window)):
-                window.code.stop()
-                again = window.code.are_stepped(window.micro_batches)
-                left = plan or OpenUnfinished(trained=window.steps * window.largest, again=again)
-                step = window.close(self.index_of(window), now)
-                step.facts, step.left_open, step.models = facts, left, models
-                yield step, window
+    @property
+    def stepped(self) -> list[OptimizerWindow | DroppedOptimizer]:
+        """The optimizers that have stepped, also those that the script has dropped."""
+        return [each for each in self._numbered if each.steps]
 
     def discard_open(self) -> None:
         """Empty all open windows: after a pause of the hooks their contents are incomplete."""
@@ -433,6 +431,7 @@ class OpenWindows:
             if window.end_backward(micro_batch.hidden_parameters):
                 self._assign_thread(window, micro_batch.thread)
                 window.add_micro_batch(micro_batch)
+                note_idle(window, self)
                 reached.append(window)
         micro_batch.marked_windows.clear()
         if not reached:

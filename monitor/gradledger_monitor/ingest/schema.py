@@ -258,6 +258,9 @@ class LeftOpen(Struct, gc=False, omit_defaults=True):
     again: bool = False
     warmup: Count = 0
     resumed: Count = 0
+    idle: Annotated[str, Meta(max_length=256)] = ""
+    names: Annotated[list[Name], Meta(max_length=64)] = []
+    stopped: bool = False
 
 
 class StepRecord(Struct, gc=False, kw_only=True, omit_defaults=True, tag="step"):

@@ -168,7 +168,9 @@ def test_an_optimizer_may_wait_for_another_one() -> None:
             optimizer.step()
             optimizer.zero_grad()
     assert waiting is not None
-    assert all(record.left_open is None for record in records_of(recording))
+    *_, last = records_of(recording)
+    assert last.left_open is not None and last.left_open.idle
+    assert not last.left_open.zeroed  # information only
 
 
 # ---------------------------------------------------------------------- schedules
@@ -360,3 +362,53 @@ def test_a_number_that_is_not_of_steps_is_no_plan() -> None:
             optimizer.zero_grad()
             scheduler.step()
     assert records_of(recording)[-1].left_open is None
+
+
+def two_layers() -> tuple[nn.Sequential, torch.optim.Optimizer, torch.optim.Optimizer]:
+    model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
+    first = torch.optim.Adagrad(model[0].parameters(), lr=0.1)
+    return model, first, torch.optim.SGD(model[1].parameters(), lr=0.1)
+
+
+@pytest.mark.parametrize("is_dropped", [False, True])
+def test_an_optimizer_that_never_steps_beside_one_that_does_is_reported(is_dropped: bool) -> None:
+    with recorded_to_the_end() as recording:
+        model, first, second = two_layers()
+        for _ in range(20):
+            model.zero_grad()
+            backward(model)
+            second.step()
+        if is_dropped:  # as where the function that trains returns
+            del first
+    *steps, last = records_of(recording)
+    assert len(steps) == 20 and (last.optimizer, last.step) == (0, 21)
+    assert last.left_open is not None
+    assert (last.left_open.idle, last.left_open.backwards) == ("Adagrad", 20)
+    assert last.left_open.names == [
+        "weight",
+        "bias",
+    ]  # of the layer that the optimizer was created with
+    assert not last.left_open.stopped
+
+
+@pytest.mark.parametrize("how", ["begins later", "by hand", "shared", "few", "through data"])
+def test_optimizers_that_wait_are_not_reported_if_something_trains_for_them(how: str) -> None:
+    with recorded_to_the_end() as recording:
+        model, first, second = two_layers()
+        if how == "shared":
+            second = torch.optim.SGD(model.parameters(), lr=0.1)
+        for number in range(16 if how == "few" else 40):
+            model.zero_grad()
+            backward(model)
+            second.step()
+            if how == "begins later" and number >= 35:
+                first.step()
+            for parameter in model[0].parameters():
+                assert parameter.grad is not None
+                if how == "by hand":
+                    with torch.no_grad():
+                        parameter.sub_(parameter.grad, alpha=0.1)
+                elif how == "through data":
+                    parameter.data.sub_(parameter.grad, alpha=0.1)
+    assert first is not None
+    assert all(record.left_open is None for record in records_of(recording))

@@ -6,9 +6,12 @@ from collections.abc import Iterator
 
 from gradledger_monitor.ingest.schema import LeftOpen
 from gradledger_monitor.model.findings import Outcome
+from gradledger_monitor.model.step_facts import StepFacts
+from gradledger_monitor.rules.norm.dead_layer import names_of
 from gradledger_monitor.rules.number_text import counted
 from gradledger_monitor.rules.rule import AT_THE_END, OK, Rule, Window, finding
 
+LONG = 64  # backwards: more than one step takes, if they are never zeroed
 ZEROED = 8  # times: the loop begins anew, and does not accumulate for one step
 MOST_COUNTED = 4096  # backwards that the hooks keep of one window
 
@@ -19,6 +22,11 @@ window = min(K, len(loader))         # an epoch may be shorter
 if (i + 1) % window == 0:
     optimizer.step()
     optimizer.zero_grad()"""
+
+FIX_BESIDE = """\
+# where the other optimizer steps, or where this one should:
+second.step()
+# parameters that should not be trained: requires_grad_(False), and no optimizer for them"""
 
 FIX_GUARD = """\
 if not norm < limit:                 # count what the guard leaves out, and print why
@@ -39,6 +47,11 @@ class NeverStepped(Rule):
     more than those of all windows before. The same of more than 16 backwards of the lines whose
     backwards were stepped on before, if the gradients were zeroed at least 8 times: a warning.
 
+    Of several optimizers: one has never stepped, another one has, more than 16 backwards have added
+    to the gradients of the first, and nothing has changed its parameters. It is a warning if these
+    were zeroed at least 8 times and the process ended by itself. Otherwise it is information, of
+    more than 64 backwards: the optimizer may begin later.
+
     **Why it matters**
 
     Nothing is learnt from these backwards. The loss is still reported.
@@ -51,7 +64,8 @@ class NeverStepped(Rule):
 
     **When it is silent**
 
-    Another optimizer has stepped (a GAN); the loop updates the parameters itself; the process
+    An optimizer that waits for another one and has stepped before (a GAN), or that shares
+    parameters with one that steps; the loop updates the parameters itself; the process
     ends within fewer backwards; after a step, finite losses of other lines whose gradients are
     zeroed, that give gradients to the inputs, too, or that are fewer than in the training: a script
     may measure gradients after it, for a Fisher information, a saliency map or an attack.
@@ -72,6 +86,8 @@ class NeverStepped(Rule):
         facts = window.facts
         left_open = facts.record.left_open
         assert left_open is not None
+        if left_open.idle:
+            return _beside(left_open, facts)
         none = left_open.planned or not left_open.backwards
         if none or (facts.step > 1 and not _trains(left_open)):
             return OK
@@ -93,6 +109,30 @@ class NeverStepped(Rule):
             nonfinite_norms=left_open.nonfinite_norms,
             scaled=left_open.scaled,
         )
+
+
+def _beside(left_open: LeftOpen, facts: StepFacts) -> Outcome:
+    """An optimizer that never stepped, although another one did."""
+    begun_anew = left_open.zeroed >= ZEROED
+    if not begun_anew and left_open.backwards <= LONG:
+        return OK
+    is_certain = begun_anew and not left_open.stopped
+    name, steps = left_open.idle, counted(facts.step - 1, "step")
+    names = names_of(left_open.names) or "its parameters"
+    atleast = "At least " if left_open.backwards >= MOST_COUNTED else ""
+    return finding(
+        "warning" if is_certain else "info",
+        f"{name} never stepped, although its parameters got gradients",
+        f"{atleast}{counted(left_open.backwards, 'backward')} added to the gradients of {name} "
+        f"({names}), and it never stepped until the process ended. {facts.optimizer_name} made "
+        f"{steps}. {' '.join(_what_the_loop_did(left_open))} Nothing else changed the values of "
+        f"these parameters. If {name} begins later, let the run go on.",
+        FIX_BESIDE,
+        backwards=left_open.backwards,
+        zeroed=left_open.zeroed,
+        steps_beside=facts.step - 1,
+        parameters=left_open.names,
+    )
 
 
 def _trains(left_open: LeftOpen) -> bool:
