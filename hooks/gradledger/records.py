@@ -135,8 +135,7 @@ class MicroBatch:
     fingerprint: float | None = None  # of the loss targets; equal for equal data
     constant_target: bool | None = None  # constant or consecutive numbers as targets
     consecutive_target: bool = False  # of the two, consecutive: the targets of a contrastive loss
-    # Of accumulated gradients, after the backward before and when this began, if collectives ran.
-    samples: Samples | None = None
+    samples: Samples | None = None  # of gradients: after the backward before, and when this began
     without_gradient: float | None = None  # of the first losses: numbers and detached tensors
     # L2 norm of what this backward alone added to the sampled gradients, including the loss scale
     sample_norm: float | None = None
@@ -184,6 +183,7 @@ class Replaced:
     # nothing had changed since
     in_a_row: int = 0
     horizon: float | None = None  # steps that the longest average of its state reaches back
+    lr: float | None = None  # its rate at its last step
 
 
 @dataclass(eq=False, repr=False)
@@ -297,11 +297,7 @@ class LeftOpen:
 
 @dataclass(eq=False, repr=False)
 class StepRecord:
-    """One optimizer step of one rank.
-
-    ``post_factor`` is the factor on the gradients between the last backward and the step, including
-    clipping and unscaling. ``grad_scale`` is the divisor that a fused optimizer applies.
-    """
+    """One optimizer step of one rank."""
 
     type: ClassVar[str] = "step"
 
@@ -310,18 +306,22 @@ class StepRecord:
     time: float  # seconds since the epoch, on the training machine
     micro_batches: list[MicroBatch] = field(default_factory=list)
     norm: float | None = None  # global L2 norm of the gradients at the step
+    # on the gradients between the last backward and the step, with clipping and unscaling
     post_factor: float | None = None
     changed: bool = False  # the gradients were changed after backward, and not by one factor
     events: list[Event] = field(default_factory=list)
     scaler: Scaler | None = None
     replaced: Replaced | None = None  # at the first step
     resumed: Resumed | None = None  # the same
-    grad_scale: float | None = None
+    grad_scale: float | None = None  # the divisor that a fused optimizer applies
     lr: float | None = None  # of the first parameter group
     lrs: list[float] = field(default_factory=list)  # of all parameter groups, if there are several
     rate_moves: int = 0  # times that the first rate moved between two of the micro-batches
     scheduled: int | None = None  # the step that an LR schedule is at
     schedule_total: int | None = None  # the step at which it ends, if it is read
+    # steps of a schedule of another optimizer of its parameters, which does not step; its rate
+    elsewhere: int | None = None
+    rate_elsewhere: float | None = None
     group_norms: list[float] = field(default_factory=list)  # by parameter group, if several
     sharded: bool = False  # each rank holds a shard of the gradients; norms are local
     zero_share: float | None = None  # share of sampled coordinates that are exactly zero

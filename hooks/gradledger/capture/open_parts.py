@@ -146,13 +146,14 @@ class OpenReplaced(NamedTuple):
     # of each optimizer in a row that began as the one before: parameters then, and as it left them
     handovers: tuple[tuple[Deferred, Deferred], ...] = ()
     horizon: float | None = None
+    lr: float | None = None
 
     def resolve(self) -> Replaced:
         """The wire record."""
         scaler = None if self.scaler is None else self.scaler.resolve()
         alike = [left.values() == now.values() for left, now in reversed(self.handovers)]
         in_a_row = alike.index(False) if False in alike else len(alike)
-        return Replaced(self.optimizer, self.steps, scaler, in_a_row, self.horizon)
+        return Replaced(self.optimizer, self.steps, scaler, in_a_row, self.horizon, self.lr)
 
     def deferred(self) -> Iterator[Deferred]:
         """The values that are read later."""
@@ -222,6 +223,8 @@ class Schedule:
     warmup: tuple[int, int] | None = None
     rises: bool = True  # the rate never fell
     first: float | None = None  # rate
+    unused: int = 0  # steps of it since its optimizer stepped
+    rate_unused: float | None = None  # that of the first of these
 
     def is_low(self) -> bool:
         """Whether the rate is near its end, as after a decay."""

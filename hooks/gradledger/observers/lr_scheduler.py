@@ -21,6 +21,7 @@ from gradledger.observers.base import Observer
 if TYPE_CHECKING:
     from gradledger.capture.windows import OpenWindows, OptimizerWindow
 
+FEWEST_UNUSED = 8  # steps of a schedule whose optimizer does not step
 COMPILED = "the LR scheduler runs inside a compiled function, where it cannot be seen"
 
 
@@ -122,6 +123,9 @@ class LearningRates(Observer):
     def _follow(scheduler: Any, window: OptimizerWindow) -> None:
         schedule = window.schedule = window.schedule or Schedule(frozenset(_planned(scheduler)))
         schedule.done += 1
+        schedule.unused += 1
+        if schedule.unused == 1:
+            schedule.rate_unused = _rate(window)
         if schedule.scheduler is None or schedule.scheduler() is not scheduler:
             schedule.scheduler, schedule.fell = weakref.ref(scheduler), False
             schedule.total, schedule.by_function = _total(scheduler)
@@ -131,8 +135,7 @@ class LearningRates(Observer):
     def backward_ends(self, micro_batch: OpenMicroBatch, reached: list[OptimizerWindow]) -> None:
         """Count whether the rate has moved since the micro-batch before, of the same window."""
         for window in reached:
-            groups = getattr(window.optimizer, "param_groups", None)
-            rate = number_at_once(groups[0].get("lr")) if groups else None
+            rate = _rate(window)
             if rate is not None:
                 before, window.rate = window.rate, rate
                 window.rate_moves += len(window.micro_batches) > 1 and window.rate != before
@@ -161,8 +164,29 @@ class LearningRates(Observer):
             step.fields["scheduled"] = _position(schedule)
             if schedule.fell or not schedule.by_function:
                 step.fields["schedule_total"] = schedule.total
+            schedule.unused = 0
+        else:
+            self._note_elsewhere(step, window)
         if self._compiled:
             step.missing["schedule"] = COMPILED
+
+    def _note_elsewhere(self, step: OpenStep, window: OptimizerWindow) -> None:
+        """Whether a schedule sets the rate of another optimizer of these parameters instead."""
+        for other in self._windows:
+            schedule = other.schedule
+            if other is window or schedule is None or schedule.unused < FEWEST_UNUSED:
+                continue
+            rate, parameters = _rate(other), set(map(id, other.parameters()))
+            moved = rate is not None and rate != schedule.rate_unused
+            if moved and not parameters.isdisjoint(map(id, window.parameters())):
+                step.fields["elsewhere"] = schedule.unused
+                step.fields["rate_elsewhere"] = rate
+
+
+def _rate(window: OptimizerWindow) -> float | None:
+    """The learning rate of the first parameter group, if it is a number on the host."""
+    groups = getattr(window.optimizer, "param_groups", None)
+    return number_at_once(groups[0].get("lr")) if groups else None
 
 
 def _total(scheduler: Any) -> tuple[int | None, bool]:

@@ -34,6 +34,7 @@ class _Course:
     first: TensorWeakRef  # its first parameter
     beginning: _Beginning
     scaler: OpenScaler | None = None  # at its last step
+    lr: float | None = None  # at its last step
     steps_before: int = 0  # that an earlier optimizer of its parameters had made
     # parameters as it left them after as many steps, if it has a state then
     left: Deferred | None = None
@@ -108,7 +109,7 @@ class Resumes(Observer):
         if course is None and step.step == 1 and not window.by_hand:
             course = self._begin(step, window)
         if course is not None:
-            course.scaler = step.scaler
+            course.scaler, course.lr = step.scaler, step.fields.get("lr")
         if step.step == 1 and step.replaced is None and not window.by_hand:
             self._note_resumed(step, window)
 
@@ -150,8 +151,9 @@ class Resumes(Observer):
                 is_empty = beginning.settings is not None and not window.optimizer.state
                 if is_same and is_empty and earlier.left is not None and now is not None:
                     course.handovers = (*earlier.handovers, (earlier.left, now))[-MOST_OPTIMIZERS:]
+                horizon = _horizon(window.optimizer)
                 step.replaced = OpenReplaced(
-                    index, steps, earlier.scaler, course.handovers, _horizon(window.optimizer)
+                    index, steps, earlier.scaler, course.handovers, horizon, earlier.lr
                 )
                 break
         if len(self._courses) >= MOST_OPTIMIZERS:

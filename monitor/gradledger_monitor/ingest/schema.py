@@ -181,6 +181,7 @@ class Replaced(Struct, gc=False, kw_only=True, omit_defaults=True):
     scaler: Scaler | None = None
     in_a_row: Count = 0
     horizon: Number | None = None
+    lr: Number | None = None
 
 
 class Resumed(Struct, gc=False, kw_only=True, omit_defaults=True):
@@ -283,6 +284,8 @@ class StepRecord(Struct, gc=False, kw_only=True, omit_defaults=True, tag="step")
     rate_moves: Count = 0
     scheduled: Count | None = None
     schedule_total: Count | None = None
+    elsewhere: Count | None = None
+    rate_elsewhere: Number | None = None
     group_norms: Annotated[list[Number], Meta(max_length=65_536)] = []
     sharded: bool = False
     zero_share: Number | None = None

@@ -68,6 +68,7 @@ from gradledger_monitor.rules.scaler.unscale_mid_window import UnscaleMidWindow
 from gradledger_monitor.rules.scaler.unscaled_backward import UnscaledBackward
 from gradledger_monitor.rules.scaler.update_between_optimizers import UpdateBetweenOptimizers
 from gradledger_monitor.rules.scaler.update_per_microbatch import UpdatePerMicrobatch
+from gradledger_monitor.rules.schedule.of_another_optimizer import OfAnotherOptimizer
 from gradledger_monitor.rules.schedule.only_warmup import OnlyWarmup
 from gradledger_monitor.rules.schedule.planned_in_other_steps import PlannedInOtherSteps
 from gradledger_monitor.rules.schedule.resumed_in_part import ResumedInPart
@@ -133,6 +134,7 @@ RULES: tuple[type[Rule], ...] = (
     PlannedInOtherSteps,
     ResumedInPart,
     OnlyWarmup,
+    OfAnotherOptimizer,
     ZeroLr,
     ChangedWithoutLr,
     Spike,

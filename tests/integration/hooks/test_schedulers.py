@@ -271,3 +271,25 @@ def test_moves_of_the_rate_between_micro_batches_are_counted(
                 optimizer.step()
                 optimizer.zero_grad()
     assert [record.rate_moves for record in recorded.records()] == [moves] * 3
+
+
+@pytest.mark.parametrize("how", ["created again", "stepped before", "own schedule", "apart"])
+@pytest.mark.filterwarnings("ignore:Detected call of")
+def test_a_schedule_of_another_optimizer_of_the_same_parameters(how: str) -> None:
+    model, other = tiny_model(), tiny_model()
+    with recording() as recorded:
+        first = torch.optim.SGD((other if how == "apart" else model).parameters(), lr=0.1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        schedulers = [exponential(first)]
+        if how == "own schedule":
+            schedulers.append(exponential(optimizer))
+        for number, (batch, *_) in enumerate(windows(11)):
+            each = first if how == "stepped before" and number == 0 else optimizer
+            each.zero_grad()
+            (cross_entropy(model, batch) + cross_entropy(other, batch)).backward()
+            each.step()
+            for scheduler in schedulers:
+                scheduler.step()
+    records = recorded.records(optimizer=how == "stepped before")
+    counts = [record.elsewhere for record in records if record.elsewhere]
+    assert counts == ([8, 9, 10] if how in ("created again", "stepped before") else [])

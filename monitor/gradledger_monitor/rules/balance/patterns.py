@@ -15,7 +15,7 @@ from gradledger_monitor.rules.balance.beside import Beside, beside
 from gradledger_monitor.rules.balance.evidence import (
     weight_of_micro_batch,
 )
-from gradledger_monitor.rules.number_text import counted
+from gradledger_monitor.rules.number_text import counted, significant
 
 Pattern = Literal[
     "fair",
@@ -165,7 +165,11 @@ def _resumed(facts: StepFacts) -> str:
     if replaced is None:
         return ""
     steps = counted(replaced.steps, "step")
-    return f"this optimizer took over parameters that another one had trained for {steps}"
+    before, now = number(replaced.lr), number(facts.record.lr)
+    rates = ""
+    if before is not None and now is not None and before != now:
+        rates = f" (learning rate {significant(before)}, now {significant(now)})"
+    return f"this optimizer took over parameters that another one had trained for {steps}{rates}"
 
 
 def _further(facts: StepFacts) -> Iterator[tuple[str, float]]:
