@@ -353,8 +353,8 @@ class StepRecord:
     own_sums: bool = False  # sums of what this rank's backwards added, without other ranks'
     shares: Samples | None = None  # of the model that is shared out: ``observers/ranks/shares.py``
     shared_model: float | None = None  # fingerprint of its parameters there
-    # if these change: sampled parameters after the last step and before this one; of an outer
-    # optimizer, which steps on the changes of a model: the change on this rank, and its gradient
+    # if these change: sampled parameters after the last step and before this one; of an optimizer
+    # that steps on the changes of a model: the change on this rank, and its gradient
     models: Samples | None = None
     averaging: bool = False  # something else than the optimizer changes its parameters, too
     parameters: float | None = None  # fingerprint of sampled parameters before the step
@@ -369,11 +369,11 @@ class StepRecord:
     moved: bool = False  # gradients were stored in other buffers between micro-batches
     repeat: bool = False  # no backward since the last step; its gradients, up to a factor
     empty: bool = False  # no parameter has a gradient at the step
-    # If no parameter of the optimizer has one, and all were looked at: those that require one.
-    trainable: int | None = None
+    trainable: int | None = None  # if none has one, and all were looked at: those that require one
     skipped: bool = False  # the GradScaler found a non-finite gradient and did not step
     closure: bool = False  # its backwards ran inside ``step(closure)``
     accumulating: bool = False  # Accelerate states that the window has not ended
+    alone: bool = False  # no other optimizer has stepped between two steps of this one
     stepped_each: int | None = None  # number of an optimizer that stepped on each micro-batch alone
     left_open: LeftOpen | None = None  # the process ended, and no step was taken
     half_precision: bool = False  # loss and weights have fp16 or bf16 rounding errors

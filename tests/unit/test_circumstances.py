@@ -122,6 +122,8 @@ def test_a_resume_is_named() -> None:
     assert sentence(*CALM, replaced) == (
         "At step 7, this optimizer took over parameters that another one had trained for 12 steps."
     )
+    replaced = step(7, 1.0, lr=0.1, replaced=Replaced(0, 12, lr=0.001))
+    assert "trained for 12 steps (learning rate 0.001, now 0.1)." in sentence(replaced)
     again = step(7, 1.0)
     again.micro_batches[0].number = 1
     assert sentence(*CALM, again) == "At step 7, the process was started again."

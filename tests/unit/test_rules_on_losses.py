@@ -80,6 +80,11 @@ def test_of_a_loss_that_has_been_negative_and_of_opposed_optimizers_nothing_is_s
     assert finding("norm.exploding", gan) is None
 
 
+def test_an_optimizer_that_takes_over_the_parameters_of_another_one_is_not_opposed() -> None:
+    successor = evaluation(RISING, optimizers=["Adam", "Adam"], alone=True)
+    assert finding("loss.diverging", successor) is not None
+
+
 def test_a_cross_entropy_is_compared_with_a_model_that_guesses() -> None:
     start = [2.3] * 10
     entropy = evaluation([*start, *[8.0] * 30], "NllLossBackward0")

@@ -86,6 +86,7 @@ class OptimizerWindow:
         self.index: int | None = None  # assigned at the first step, the same on every rank
         self.steps = 0
         self.closed_as = 0  # the number of its latest step among those of all optimizers
+        self.alone = True  # no other one has stepped between two of its steps
         self.stepped_on: frozenset[int] = frozenset()  # the backwards of that step, by number
         self.micro_batches: list[CountedMicroBatch] = []
         self.events: list[OpenEvent] = []
@@ -352,10 +353,14 @@ class OpenWindows:
 
     def close(self, window: OptimizerWindow, now: float) -> OpenStep:
         """Close a window with a step of its optimizer."""
+        window.alone &= window.closed_as in (0, self.closed)
         self.closed = window.closed_as = self.closed + 1
         note_step(window, self.index_of(window), self)
         note_awaited(window, self)
-        return window.close(self.index_of(window), now)
+        step = window.close(self.index_of(window), now)
+        if window.alone:
+            step.fields["alone"] = True
+        return step
 
     def abandoned(self) -> list[OptimizerWindow]:
         """At the end of the process: windows that a guard abandoned."""

@@ -327,6 +327,7 @@ class StepRecord(Struct, gc=False, kw_only=True, omit_defaults=True, tag="step")
     skipped: bool = False
     closure: bool = False
     accumulating: bool = False
+    alone: bool = False
     stepped_each: Count | None = None
     left_open: LeftOpen | None = None
     half_precision: bool = False

@@ -70,6 +70,7 @@ ONE_RANK: list[Plain] = [
         # w = 1. x = 1, 2, 1 to 0, 0, 2: errors 1, 2, -1, squares 6, gradient (1 + 4 - 1) / 2 = 2;
         # x = 2 to 1: error 1, square 1, gradient 1. The scale is 8: losses 12 and 2, weights 8 / 4.
         "type": "step",
+        "alone": True,
         "optimizer": 0,
         "step": 1,
         "micro_batches": [
@@ -96,6 +97,7 @@ ONE_RANK: list[Plain] = [
         # w = -0.5. Errors -0.5, -1, -2.5, squares 7.5, gradient (-0.5 - 2 - 2.5) / 2 = -2.5; then a
         # target of infinity, so nothing is stepped.
         "type": "step",
+        "alone": True,
         "optimizer": 0,
         "step": 2,
         "micro_batches": [
@@ -123,6 +125,7 @@ ONE_RANK: list[Plain] = [
         # w = -0.5 still, the scale has fallen to 4, the rate was scheduled on the skipped step too.
         # Gradients -2.5, and (-1 - 1) * 2 / 2 = -2: the norm is 4.5, and is clipped to 0.25.
         "type": "step",
+        "alone": True,
         "optimizer": 0,
         "step": 3,
         "micro_batches": [
@@ -203,6 +206,7 @@ def replica(w: float) -> Plain:
 # w = -0.25: -1.75 - 1.5, and -2.125 - 0.25, to -2.8125.
 BEGUN: Plain = {
     **STEP,
+    "alone": True,
     "step": 1,
     "norm": 2.5,
     "parameters": 1.0,
@@ -212,6 +216,7 @@ BEGUN: Plain = {
 }
 ENDED: Plain = {
     **STEP,
+    "alone": True,
     "step": 2,
     "norm": 2.8125,
     "replica": replica(-0.25),

@@ -80,3 +80,19 @@ def test_a_loss_whose_gradients_at_the_critic_are_zeroed_is_not_discarded(k: int
     evaluation = recorded.evaluation(optimizers=["SGD", "SGD"])
     assert accused(evaluation) == {}
     assert evaluation.verdict == "balanced"
+
+
+@pytest.mark.parametrize(("every", "alone"), [(1, [True, False, False]), (3, [True, True, True])])
+def test_optimizers_are_alone_until_another_one_steps_between(
+    every: int, alone: list[bool]
+) -> None:
+    net = tiny_model()
+    with recording() as recorded:
+        optimizers = [torch.optim.SGD(net.parameters(), lr=0.01) for _ in range(2)]
+        for number, (batch, *_) in enumerate(windows(6)):
+            optimizer = optimizers[number // every % 2]
+            optimizer.zero_grad()
+            cross_entropy(net, batch).backward()
+            optimizer.step()
+    for index in range(2):
+        assert [record.alone for record in recorded.records(index)] == alone

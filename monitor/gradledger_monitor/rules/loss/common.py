@@ -11,9 +11,10 @@ OPPOSED = not_applicable("several optimizers train on different losses")
 def may_be_opposed(facts: StepFacts) -> bool:
     """Whether the loss may rise because another optimizer trains against it, as in a GAN.
 
-    It may not if this optimizer is the only one, or another one has already stepped on the same
-    backwards: they train on one loss.
+    It may not if this optimizer is the only one, or the others have stepped before its first step
+    or after its last one, as where it takes over their parameters; or if another one has already
+    stepped on the same backwards: they train on one loss.
     """
-    if len(facts.run.optimizers) < 2:
+    if len(facts.run.optimizers) < 2 or facts.record.alone:
         return False
     return not facts.applied or not all(m.claimed for _, m in facts.applied)

@@ -78,8 +78,8 @@ class OfAnotherOptimizer(Rule):
         return finding(
             "warning",
             "The LR schedule sets the rate of an optimizer that does not step",
-            f"The LR scheduler stepped {counted(record.elsewhere, 'time')} for another optimizer of "
-            f"the same parameters{sets}. That optimizer has not stepped since. "
+            f"The LR scheduler stepped {counted(record.elsewhere, 'time')} for another optimizer "
+            f"of the same parameters{sets}. That optimizer has not stepped since. "
             f"{facts.optimizer_label} stepped at a learning rate of {significant(rates[0])} for at "
             f"least {counted(self._steps, 'step')}: the schedule does not change it.",
             FIX,
