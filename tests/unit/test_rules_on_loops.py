@@ -685,6 +685,23 @@ def limited(
     return {f.rule for f in named}
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "is_lost"), [(512, 256, False), (512, 512, True), (64, 32, True)]
+)
+def test_windows_after_which_a_loss_scale_by_hand_is_lowered_overflowed(
+    before: float, after: float, is_lost: bool
+) -> None:
+    scales = [[before] * 2, [before] * 2 + [after] * 2, [after] * 2]
+    windows = []
+    for number, factors in enumerate(scales, 1):
+        sent = record([term(10, factor / 20) for factor in factors], number)
+        if len(factors) > 2:
+            sent.micro_batches[2].fresh = True
+        windows.append(facts(sent))
+    named = {f.rule for f in judged(windows).findings}
+    assert ("loop.discarded_microbatches" in named) is is_lost
+
+
 def test_windows_whose_norm_was_measured_are_dropped_by_a_guard() -> None:
     assert limited(60, 2) == {"loop.dropped_windows"}
     assert limited(60, 10) == set()

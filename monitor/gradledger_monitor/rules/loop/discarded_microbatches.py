@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from gradledger_monitor.ingest.schema import MicroBatch, StepRecord
 from gradledger_monitor.model.findings import Outcome
@@ -37,6 +37,7 @@ FIX_OTHER_LOSS = "# Zero the gradients before the first backward of a window, no
 # A loop that steps on every micro-batch may discard one now and then. One that accumulates has a
 # window of a single micro-batch where ``i % K == 0`` or an epoch begins.
 FEW_SINGLE = 8
+LEAST_SCALE, LOWERED = 128.0, 1.5  # a loss scale by hand, and the factor by which it goes down
 
 
 class DiscardedMicrobatches(Rule):
@@ -63,7 +64,8 @@ class DiscardedMicrobatches(Rule):
 
     The same losses run again on the same data; a backward for the gradient of an input (adversarial
     training), which is looked for in the first 16 backwards, and as long as there is one; the loss
-    or the norm was not finite, or all whole windows that were discarded had larger norms than the
+    or the norm was not finite; the loop multiplies its losses by 128 or more, and lowered that
+    factor after it discarded gradients, as a loss scale by hand after an overflow; or all whole windows that were discarded had larger norms than the
     step, so that a guard discarded the gradients (``loop.dropped_windows`` counts those); more than
     one in eight windows hold a single micro-batch and this one applies a single one, so the loop
     does not accumulate; the backward belongs to another optimizer, which may step later; the
@@ -104,7 +106,7 @@ class DiscardedMicrobatches(Rule):
             return not_measured(facts.moved_unknown)
         dropped = set() if self._smaller else set(map(id, guarded(facts)))
         lost = [m for m in facts.discarded if _finite(m) and id(m) not in dropped]
-        if not lost or facts.step == 1:
+        if not lost or facts.step == 1 or _is_scale_lowered(lost, [m for _, m in facts.applied]):
             return OK
         tokens, held = counted_tokens(lost)
         return finding(
@@ -173,6 +175,23 @@ def _effect(facts: StepFacts) -> str:
         return "any optimizer stepped on them, so this data was not used"
     label = facts.optimizer_label
     return f"{label} stepped on them, so the parameters of {label} were not trained on this data"
+
+
+def _is_scale_lowered(lost: Sequence[MicroBatch], applied: Sequence[MicroBatch]) -> bool:
+    """Whether the loop lowered a loss scale of its own after these: some gradient overflowed."""
+    before = [factor for m in lost for factor in _loss_factors(m)]
+    after = [factor for m in applied for factor in _loss_factors(m)]
+    if not before or not after:
+        return False
+    return min(before) >= LEAST_SCALE and min(before) >= LOWERED * max(after)
+
+
+def _loss_factors(micro_batch: MicroBatch) -> Iterator[float]:
+    """The gradients that arrive at its losses."""
+    for term in micro_batch.terms:
+        weight = number(term.weight)
+        if weight is not None:
+            yield abs(weight) * ((term.tokens or 1) if term.reduction == "mean" else 1)
 
 
 def _finite(micro_batch: MicroBatch) -> bool:
