@@ -125,13 +125,13 @@ class MicroBatch:
     parameters_changed: bool = False  # most of them, since the backward before it in the window
     call: int | None = None  # which call of the script: those of the same lines have one number
     wrapper: Literal["sync", "no_sync", "bypassed"] | None = None  # synchronisation mode
-    # of the first of several losses: equal for the same head and operations (``tasks.py``)
-    task: int | None = None
+    task: int | None = None  # of the first of several losses: see ``observers/losses/tasks.py``
     elsewhere: int = 0  # further losses that reach other optimizers only: not in ``terms``
     relayed: bool = False  # it started from gradients that were passed in, and reached no loss
     reaches_input: bool = False  # it gave a gradient to a leaf that is no parameter
     rescaled: float | None = None  # the factor on the gradients between the last backward and it
-    sums: list[float] = field(default_factory=list)  # see ``sum_factor`` of ``capture/open_parts``
+    sums: list[float] = field(default_factory=list)  # see ``sums_of`` of ``capture/open_parts``
+    sum_scales: list[float] = field(default_factory=list)
     fingerprint: float | None = None  # of the loss targets; equal for equal data
     constant_target: bool | None = None  # constant or consecutive numbers as targets
     consecutive_target: bool = False  # of the two, consecutive: the targets of a contrastive loss

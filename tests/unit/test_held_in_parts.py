@@ -238,7 +238,7 @@ def in_parts(
 
     ``gradients``: of the parameter that is another one on each rank.
     """
-    windows = []
+    windows, sums = [], more.pop("sums", [])
     for number, (both, of_ranks) in enumerate(zip(prints, losses, strict=True), 1):
         sent = []
         for rank in range(2):
@@ -249,6 +249,7 @@ def in_parts(
             step.layers = Layers(names=shards.names, gradient=[1.0, gradients[rank]])
             first = step.micro_batches[0]
             first.loss, first.fingerprint = of_ranks[rank], float(number)
+            first.sums, first.collectives = list(sums), len(sums)
             sent.append(step)
         windows.append(facts(*sent))
     return drift(*windows)
@@ -260,6 +261,12 @@ APART = ((5.0, 5.0), (5.1, 5.2), (5.2, 5.4))
 def test_copies_beside_the_parts_of_one_model_that_become_different_are_named() -> None:
     summary = in_parts(APART, ((2.0, 2.0), (1.9, 1.901), (1.8, 1.802)))
     assert "they compute one model in parts" in summary and "body [4, 4]" in summary
+
+
+def test_other_layers_whose_gradients_are_added_up_in_backward_make_no_difference() -> None:
+    losses = ((2.0, 2.0), (1.9, 1.901), (1.8, 1.802))
+    assert "body [4, 4]" in in_parts(APART, losses, sums=[0.0, 0.0])
+    assert not in_parts(APART, ((2.0, 2.0), (1.9, 1.9), (1.8, 1.8)), sums=[0.0, 0.0])
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 
 from gradledger.records import MicroBatch, Samples, StepRecord
 from gradledger_monitor.model.ranks.held_in_parts import ADDED_UP, OF_ONE_BATCH
+from gradledger_monitor.model.ranks.parts_by_hand import scales_of_parts
 from gradledger_monitor.model.step_facts import StepFacts
 from helpers.facts import accused, facts, judged, record, term
 
@@ -23,11 +24,13 @@ def rank(
 ) -> StepRecord:
     """Of two micro-batches with 10 and 20 tokens; the same on all ranks."""
     of_batches: dict[str, Any] = more.pop("of_batches", {})
+    scales: list[float] = more.pop("scales", [])
     sent = record([term(10, 1.0)], **{"sync": "unknown", "norm": 1.0 + index, **more})
     sent.micro_batches = [
         batch(1.5, 10, list(sums), weights[0], fresh=True, **of_batches),
         batch(2.5, 20, list(sums), weights[1], fresh=False, **of_batches),
     ]
+    sent.micro_batches[0].sum_scales = scales
     sent.micro_batches[1].sums = []  # those of the first backward of a window are sampled
     return sent
 
@@ -72,6 +75,31 @@ def test_other_losses_are_those_of_other_data() -> None:
     records = [rank(index) for index in range(2)]
     records[1].micro_batches[0].loss = 1.25
     assert facts(*records).ledger is None
+
+
+def test_an_average_of_equal_values_leaves_them_as_they_are() -> None:
+    assert two(sums=[0.0, 1.0]).ledger is not None
+
+
+@pytest.mark.parametrize("scale", [0.5, 2.0, 0.25])
+def test_a_sum_of_parts_that_is_multiplied_by_a_number_of_ranks_is_named(scale: float) -> None:
+    one = two(sums=[0.0, 0.0], scales=[1.0, scale])
+    (finding,) = judged([one]).findings
+    assert finding.rule == "reduction.world_size"
+    assert "2 sums over the ranks" in finding.summary and "multiplied 1 of them" in finding.summary
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.9, math.nan])
+def test_any_other_factor_on_a_sum_may_be_intended(scale: float) -> None:
+    assert accused(judged([two(scales=[scale])])) == {}
+
+
+def test_a_factor_on_equal_values_is_none_on_a_sum_of_parts() -> None:
+    assert scales_of_parts(two(sums=[0.0, 1.0], scales=[1.0, 0.5]).record) == []
+
+
+def test_the_records_of_all_parts_are_compared() -> None:
+    assert sorted(two().run.parts) == [0, 1]
 
 
 def test_a_gradient_that_is_added_up_is_named_as_the_reason() -> None:

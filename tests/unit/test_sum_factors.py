@@ -7,7 +7,7 @@ import math
 import pytest
 
 from gradledger.capture.async_copy import Deferred
-from gradledger.capture.open_parts import sum_factor, sums_of
+from gradledger.capture.open_parts import Summed, sum_factor, sums_of
 
 VALUES = [1.0, -2.0, 0.0, 3.0, 4.0]
 
@@ -39,4 +39,23 @@ def test_too_little_shows_nothing(before: list[float], after: list[float]) -> No
 def test_values_that_were_not_copied_are_left_out() -> None:
     late, values = Deferred.of([]), Deferred.of(VALUES)
     late._values = None
-    assert sums_of([(values, values), (values, late)]) == [1]
+    summed = [Summed(values, values, []), Summed(values, late, []), Summed(values, values, [late])]
+    assert sums_of(summed) == {"sums": [1], "sum_scales": []}
+
+
+def test_what_a_function_does_to_the_sum_is_part_of_the_factor_on_equal_values() -> None:
+    values, halves = Deferred.of(VALUES), Deferred.of([value / 2 for value in VALUES])
+    twice = Deferred.of([value * 2 for value in VALUES])
+    summed = [Summed(values, twice, [values]), Summed(values, twice, [])]
+    assert sums_of(summed) == {"sums": [1, 2], "sum_scales": []}
+    others = Deferred.of([value * (i + 1) for i, value in enumerate(VALUES)])
+    of_parts = [Summed(values, others, [others]), Summed(others, values, [halves])]
+    of_parts += [Summed(others, values, [values], 4), Summed(others, values, [])]
+    sums, scales = sums_of(of_parts).values()
+    assert sums == [0] * 4 and scales[:3] == [1, 0.5, 0.25] and math.isnan(scales[3])
+
+
+def test_what_the_sum_is_no_multiple_of_leaves_the_factor_open() -> None:
+    values = Deferred.of(VALUES)
+    others = Deferred.of([value * (i + 1) for i, value in enumerate(VALUES)])
+    assert sums_of([Summed(others, values, [others])]) == {"sums": [0], "sum_scales": []}

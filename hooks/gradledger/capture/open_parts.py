@@ -326,7 +326,42 @@ def sum_factor(before: list[float], after: list[float]) -> float:
     return factor if sum(map(bool, before)) >= FEWEST_SUMMED else math.nan
 
 
-def sums_of(pairs: list[tuple[Deferred, Deferred]]) -> list[float]:
-    """Of all-reduces in a backward. Without those whose values come after the step's copies."""
-    copied = [pair for pair in list(pairs) if not any(each.has_no_copy for each in pair)]
-    return [sum_factor(before.values(), after.values()) for before, after in copied]
+class Summed(NamedTuple):
+    """Sampled values of an all-reduce inside a backward."""
+
+    before: Deferred
+    after: Deferred
+    passed: list[Deferred]  # what its autograd function returns, if it has as many values
+    divisor: int = 1  # the number of ranks, if the all-reduce divides by it
+
+    def deferred(self) -> tuple[Deferred, ...]:
+        """All of them."""
+        return (self.before, self.after, *self.passed)
+
+
+def deferred_of(summed: list[Summed]) -> list[Deferred]:
+    """The values that are read later."""
+    return [value for each in list(summed) for value in each.deferred()]
+
+
+def sums_of(summed: list[Summed]) -> dict[str, Any]:
+    """The fields ``sums`` and ``sum_scales`` of a micro-batch, from all-reduces in its backward.
+
+    Without those whose values come after the step's copies. The latter states what the sum of each
+    is multiplied by until it leaves its autograd function, not a number if that is not known. Of
+    values that are equal on all ranks, ``sums`` includes it. Empty if none changes a sum.
+    """
+    sums, scales = [], []
+    for each in list(summed):
+        if any(value.has_no_copy for value in each.deferred()):
+            continue
+        after = each.after.values()
+        factor, scale = sum_factor(each.before.values(), after), math.nan
+        if each.passed:
+            scale = sum_factor(after, each.passed[0].values()) or math.nan
+        if factor and not math.isnan(scale):
+            factor, scale = factor * scale, 1.0
+        sums.append(factor)
+        scales.append(four_digits(scale / each.divisor))
+    scaled = any(abs(scale - 1) > 0 for scale in scales)
+    return {"sums": sums, "sum_scales": scales if scaled else []}

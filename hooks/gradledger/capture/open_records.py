@@ -1,7 +1,7 @@
 """The records of a window while it is open: raw evidence, resolved into a wire record later.
 
-The training thread only fills these. ``resolve`` runs on the background thread, because it reads
-values that may still be in transit from a device. ``deferred`` yields those values.
+The training thread only fills these. ``resolve`` runs on the background thread: it reads values
+that may still be in transit from a device. ``deferred`` yields those.
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ from gradledger.capture.open_parts import (
     OpenScaler,
     OpenShares,
     OpenUpdate,
+    Summed,
     besides_clip_by_value,
     clip_coefficient,
+    deferred_of,
     factor_after_clip,
     four_digits,
     left_open_record,
@@ -71,7 +73,7 @@ class OpenMicroBatch:
     collectives: int | None = None
     collectives_before: int | None = None  # run by all process groups when it began
     collectives_between: int = 0  # run since the last backward, if no wrapper is in use
-    sums: list[tuple[Deferred, Deferred]] = field(default_factory=list)  # of its all-reduces
+    sums: list[Summed] = field(default_factory=list)  # of its all-reduces
     backward_ms: float | None = None
     wrapper: Any = None
     has_grad_tensors: bool = False  # the caller passed gradients, and may write over them
@@ -96,7 +98,7 @@ class OpenMicroBatch:
             terms=[term.resolve() for term in self.terms],
             task=self.task,
             collectives=self.collectives,
-            sums=sums_of(self.sums),
+            **sums_of(self.sums),
             backward_ms=self.backward_ms,
             wrapper=self.wrapper,
             relayed=self.relayed,
@@ -124,7 +126,7 @@ class OpenMicroBatch:
 
     def deferred(self) -> Iterator[Deferred]:
         """The values that are read later."""
-        yield from present(self.loss, self.scale, self.targets, *itertools.chain(*list(self.sums)))
+        yield from present(self.loss, self.scale, self.targets, *deferred_of(self.sums))
         for term in self.terms:
             yield from term.deferred()
 
@@ -389,11 +391,8 @@ class OpenStep:
         cleared = [counted.was_fresh() for counted in self.micro_batches[1:]]
         if not any(cleared):
             return []
-        last_before_clearing = [
-            counted.sample_after
-            for counted, is_last in zip(self.micro_batches, [*cleared, True], strict=True)
-            if is_last
-        ]
+        pairs = zip(self.micro_batches, [*cleared, True], strict=True)
+        last_before_clearing = [counted.sample_after for counted, is_last in pairs if is_last]
         if None in last_before_clearing:
             return []  # FSDP accumulated them outside ``.grad``
         samples = [sample.values() for sample in last_before_clearing if sample is not None]

@@ -132,6 +132,7 @@ class MicroBatch(Struct, gc=False, kw_only=True, omit_defaults=True):
     reaches_input: bool = False
     rescaled: Number | None = None
     sums: Annotated[list[Number], Meta(max_length=4_096)] = []
+    sum_scales: Annotated[list[Number], Meta(max_length=4_096)] = []
     fingerprint: Number | None = None
     constant_target: bool | None = None
     consecutive_target: bool = False

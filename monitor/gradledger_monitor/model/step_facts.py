@@ -73,6 +73,7 @@ class RunInfo:
     # other ranks, which pass gradients on in a pipeline, with fingerprints of their parameters
     earlier_stages: tuple[tuple[int, Replica | None], ...] = ()
     apart: tuple[topology.Apart, ...] = ()  # other ranks, which train on other data
+    parts: RecordsByRank = field(default_factory=dict)  # of ranks with parts of one model, by hand
     left: int = 0  # other ranks, which have left a ``Join`` that divides by the remaining ones
 
     def optimizer_name(self, optimizer: int) -> str:
@@ -435,9 +436,8 @@ def merge(run: RunInfo, optimizer: int, step: int, records: RecordsByRank) -> St
     ordered, all_reduce = across_groups.with_groups(records, run.world_size)
     group = topology.data_group(ordered, range(run.world_size))
     if group:
-        stages, apart = topology.earlier_stages(ordered, group), topology.apart(ordered, group)
-        left = topology.count_left(ordered, run.world_size)
-        run = replace(run, world_size=len(group), earlier_stages=stages, apart=apart, left=left)
+        others = across_groups.beside(ordered, group, run.world_size)
+        run = replace(run, world_size=len(group), **others)
         ordered = topology.members(ordered, group)
     if not 1 < run.world_size <= len(ordered):
         return StepFacts(run, optimizer, step, ordered, None, group)

@@ -231,8 +231,11 @@ class _Copied(torch.autograd.Function):
 
 def test_all_reduces_inside_backward_are_sampled_before_and_after(observer: Collectives) -> None:
     parameter, copied = nn.Parameter(torch.randn(8)), getattr(_Copied, "apply")  # noqa: B009
-    window = OptimizerWindow(torch.optim.SGD([parameter], 0.1))
-    for sums in ([1.0], []):  # one rank: the sum is the value; of a window, the first is sampled
+    optimizer = torch.optim.SGD([parameter], 0.1)
+    window = OptimizerWindow(optimizer)
+    # One rank: the sum is the value. Of a window, the first is sampled; what the function does to
+    # the sum is known once one has been.
+    for sums, begins in (([1.0], False), ([], True), ([3.0], False)):
         micro_batch = OpenMicroBatch(1, marked_windows=[window], complete=False)
         dist.all_reduce(torch.ones(8))  # outside
         observer.backward_begins(micro_batch, ())
@@ -242,6 +245,8 @@ def test_all_reduces_inside_backward_are_sampled_before_and_after(observer: Coll
         assert micro_batch.resolve().sums == sums
         assert micro_batch.collectives == 1
         window.add_micro_batch(micro_batch)
+        if begins:
+            window = OptimizerWindow(optimizer)
 
 
 def test_an_all_reduce_that_ends_after_its_backward_is_not_sampled(

@@ -130,7 +130,7 @@ PLAIN = {
     "ranks/weighted_and_averaged": (_WORLD, "reduction.world_size.FIX_BY_HAND_WEIGHTED"),
     "ranks4/average_of_groups": (_WORLD, "reduction.world_size.FIX_ACROSS_GROUPS"),
     "ranks/parts_entered_alone": (_DRIFT, "ddp.drift_texts.FIX_OF_PARTS"),
-    "ranks4/experts_by_their_copies": (_WORLD, "reduction.world_size.FIX_PARTS"),
+    "ranks4/experts_by_their_copies": (_WORLD, "reduction.parts_of_a_model.FIX_PARTS"),
     "ranks4/experts_in_a_wrapper": (_WORLD, "reduction.world_size.FIX_COPIES"),
     "ranks4/experts_not_combined": (_DRIFT, "ddp.drift_texts.FIX_OF_GROUPS"),
     "ranks4/predivided": ("reduction.balance_off", "reduction.balance_off.FIX_BY_HAND"),

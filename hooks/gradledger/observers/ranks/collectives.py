@@ -26,7 +26,6 @@ from __future__ import annotations
 import sys
 import threading
 import weakref
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -47,6 +46,8 @@ from gradledger.observers.ranks.local_gradients import (
     trains_alone,
 )
 from gradledger.observers.ranks.process_groups import (
+    FrozenByWrapper,
+    groups_by_parameter,
     leave_a_turn,
     sequence_number,
     unless_all,
@@ -65,8 +66,6 @@ REJOINED = (
     "the steps of one number may not be the same on all ranks"
 )
 APART = "DDP averages some parameters over other ranks than the rest, or not at all"
-
-FrozenByWrapper = weakref.WeakKeyDictionary[Any, list[Any]]
 
 USES_OF_A_WORK = ("wait", "is_completed", "synchronize", "get_future")
 FSDP1 = "torch.distributed.fsdp.fully_sharded_data_parallel"
@@ -95,6 +94,7 @@ class Collectives(Observer):
         self._backwards = backwards
         self._thread = _ThreadCounts()
         self._works = RunningWorks()
+        self._watches_functions = False  # those that all-reduce in backward
         self._has_wrapper = False  # whether the script has used a data-parallel wrapper
         self._ddp: weakref.WeakSet[Any] = weakref.WeakSet()  # a script may train several
         # Parameters that required no gradients when DDP was created: it never synchronises them.
@@ -207,7 +207,7 @@ class Collectives(Observer):
         def all_reduce(group: Any, /, *args: Any, **kwargs: Any) -> Any:
             before = self.run_guarded(self._sample_reduced, *args[:1])
             work = original(group, *args, **kwargs)
-            self.run_guarded(self._count_reduced, work, before, *args[:1])
+            self.run_guarded(self._count_reduced, (group, *args[1:]), work, before, *args[:1])
             return work
 
         return all_reduce
@@ -216,10 +216,25 @@ class Collectives(Observer):
         wrapped = self._has_wrapper or self._fsdp2  # FSDP2 reduces on another stream
         return None if wrapped else self._works.sample_before(tensors)
 
-    def _count_reduced(self, work: Any, before: Deferred | None, *tensors: Any) -> None:
+    def _count_reduced(self, how: Any, work: Any, before: Deferred | None, *tensors: Any) -> None:
         self._thread.reduced += self._works.add(work, *tensors)
-        if before is not None:
-            self._works.sample(work, tensors[0], before)
+        if before is not None and self._works.sample(work, tensors[0], before, *how):
+            self._patch_functions()
+
+    def _patch_functions(self) -> None:
+        """Once an autograd function all-reduces in its backward: what it does to the sum."""
+        if not self._watches_functions:
+            self._watches_functions = True
+            self.patch(torch.autograd.function.BackwardCFunction, "apply", self._wrap_function)
+
+    def _wrap_function(self, original: Any) -> Any:
+        def apply(node: Any, /, *gradients: Any) -> Any:
+            passed = original(node, *gradients)
+            if self._works.in_functions:
+                self.run_guarded(self._works.function_ends, node, passed)
+            return passed
+
+        return apply
 
     def _wrap_wait(self, original: Any) -> Any:
         ends = getattr(original, "__name__", "") == "wait"
@@ -413,7 +428,7 @@ class Collectives(Observer):
     def _describe(self, window: OptimizerWindow) -> dict[str, Any]:
         self._apart.pop(id(window), None)
         parameters = [p for p in window.parameters() if p.requires_grad]
-        held = _groups_by_parameter(self._ddp, self._frozen_when_wrapped)
+        held = groups_by_parameter(self._ddp, self._frozen_when_wrapped)
         synced = [p for p in parameters if id(p) in held]
         if not synced and any(map(is_dtensor, parameters)):
             return self._describe_dtensors(parameters)
@@ -447,28 +462,6 @@ class Collectives(Observer):
         if len(holders) > 1:
             fields["tensor_group"] = list(holders)
         return fields | unless_all(fsdp2.data_ranks(parameters, by_fsdp2))
-
-
-def _groups_by_parameter(
-    wrappers: Iterable[Any], frozen: FrozenByWrapper
-) -> dict[int, tuple[int, ...]]:
-    """The ranks over which DDP averages each parameter (by id); none if the script excludes it."""
-    groups: dict[int, tuple[int, ...]] = {}
-    for ddp in wrappers:
-        ranks = tuple(dist.get_process_group_ranks(ddp.process_group))
-        excluded = getattr(ddp, "parameters_to_ignore", ())
-        left_out = {id(parameter) for parameter in frozen.get(ddp, ())}
-        wrapped = set(map(id, getattr(ddp, "_module_parameters", ())))  # which it had by then
-        named = list(ddp.module.named_parameters())
-        replaced = wrapped.isdisjoint(id(parameter) for _, parameter in named)  # no collective runs
-        for name, parameter in named:
-            if id(parameter) in left_out:
-                continue
-            if name in excluded:
-                groups.setdefault(id(parameter), ())
-            elif replaced or id(parameter) in wrapped:
-                groups[id(parameter)] = ranks
-    return groups
 
 
 def _since_cleared(step: OpenStep) -> list[CountedMicroBatch]:

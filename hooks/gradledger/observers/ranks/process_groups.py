@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import time
+import weakref
+from collections.abc import Iterable
 from typing import Any
 
 import torch.distributed as dist
+
+FrozenByWrapper = weakref.WeakKeyDictionary[Any, list[Any]]
 
 TURN = 0.02  # seconds; a thread that waits for the GIL requests it every 5 ms
 
@@ -39,3 +43,25 @@ def leave_a_turn() -> None:
 def unless_all(ranks: tuple[int, ...]) -> dict[str, Any]:
     """The field with these ranks, if they are not those of all processes."""
     return {"data_group": list(ranks)} if 0 < len(ranks) < dist.get_world_size() else {}
+
+
+def groups_by_parameter(
+    wrappers: Iterable[Any], frozen: FrozenByWrapper
+) -> dict[int, tuple[int, ...]]:
+    """The ranks over which DDP averages each parameter (by id); none if the script excludes it."""
+    groups: dict[int, tuple[int, ...]] = {}
+    for ddp in wrappers:
+        ranks = tuple(dist.get_process_group_ranks(ddp.process_group))
+        excluded = getattr(ddp, "parameters_to_ignore", ())
+        left_out = {id(parameter) for parameter in frozen.get(ddp, ())}
+        wrapped = set(map(id, getattr(ddp, "_module_parameters", ())))  # which it had by then
+        named = list(ddp.module.named_parameters())
+        replaced = wrapped.isdisjoint(id(parameter) for _, parameter in named)  # no collective runs
+        for name, parameter in named:
+            if id(parameter) in left_out:
+                continue
+            if name in excluded:
+                groups.setdefault(id(parameter), ())
+            elif replaced or id(parameter) in wrapped:
+                groups[id(parameter)] = ranks
+    return groups

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -11,12 +11,25 @@ import torch.distributed as dist
 from gradledger.capture.async_copy import Deferred
 from gradledger.capture.gradient_probe import copy_coordinates
 from gradledger.capture.isolation import alive, is_abstract, local_part
+from gradledger.capture.open_parts import Summed
 
 if TYPE_CHECKING:
     from gradledger.capture.open_records import OpenMicroBatch
     from gradledger.capture.windows import OptimizerWindow
 
+_current_node: Any = getattr(torch._C, "_current_autograd_node", None)
+
 MOST_SUMS = 256  # all-reduces in one backward that are sampled: of more, nothing is concluded
+
+
+class _Sampled(NamedTuple):
+    """An all-reduce that was started inside a backward."""
+
+    inside: OpenMicroBatch
+    tensor: weakref.ref[Any]
+    before: Deferred
+    passed: list[Deferred]
+    divisor: int
 
 
 class RunningWorks:
@@ -31,7 +44,9 @@ class RunningWorks:
         self._running: dict[int, list[range]] = {}  # memory of the tensors, by id of the work
         self._dropped: list[range] = []
         self.inside: OpenMicroBatch | None = None  # the backward whose all-reduces are sampled
-        self._sampled: dict[int, tuple[OpenMicroBatch, weakref.ref[Any], Deferred]] = {}
+        self._sampled: dict[int, _Sampled] = {}
+        # Of autograd functions that run: the id, how much was all-reduced, and what they pass on.
+        self.in_functions: list[tuple[int, int, list[Deferred]]] = []
 
     def begin(self, micro_batch: OpenMicroBatch) -> None:
         """A backward begins. The first of a window is sampled: the others do the same."""
@@ -49,10 +64,34 @@ class RunningWorks:
             return None
         return copy_coordinates(list(tensors))
 
-    def sample(self, work: Any, tensors: Any, before: Deferred) -> None:
-        """It has begun."""
-        if work is not None and self.inside is not None:
-            self._sampled[id(work)] = self.inside, weakref.ref(tensors[0]), before
+    def sample(
+        self, work: Any, tensors: Any, before: Deferred, group: Any, options: Any = None
+    ) -> bool:
+        """It has begun. Returns whether an autograd function of the script runs it."""
+        inside = self.inside
+        if work is None or inside is None:
+            return False
+        passed: list[Deferred] = []
+        node = _current_node() if _current_node is not None else None
+        runs = isinstance(node, torch.autograd.function.BackwardCFunction)
+        if runs:
+            self.in_functions.append((id(node), tensors[0].numel(), passed))
+        divides = getattr(options, "reduceOp", None) == dist.ReduceOp.AVG
+        divisor, reference = group.size() if divides else 1, weakref.ref(tensors[0])
+        self._sampled[id(work)] = _Sampled(inside, reference, before, passed, divisor)
+        return runs
+
+    def function_ends(self, node: Any, passed_on: Any) -> None:
+        """What it passes on, if that has as many values as it has all-reduced."""
+        listed = passed_on if isinstance(passed_on, tuple) else (passed_on,)
+        gradients = [each for each in listed if isinstance(each, torch.Tensor)]
+        ended = [each for each in self.in_functions if each[0] == id(node)]
+        self.in_functions = [each for each in self.in_functions if each[0] != id(node)]
+        for _, size, passed in ended:
+            alike = [gradient for gradient in gradients if gradient.numel() == size]
+            values = copy_coordinates(alike) if len(alike) == 1 else None
+            if values is not None:
+                passed.append(values)
 
     def add(self, work: Any, tensors: Any = ()) -> int:
         """A collective on ``tensors`` was started, or has ended: no ``work``. Returns elements."""
@@ -75,18 +114,20 @@ class RunningWorks:
 
     def ended(self, of: Any) -> None:
         """The wait has ended: sample what was all-reduced, if the backward still runs."""
-        inside, reference, before = self._sampled.pop(id(of), (None, None, None))
-        if inside is None or reference is None or before is None or inside.complete:
+        sampled = self._sampled.pop(id(of), None)
+        if sampled is None or sampled.inside.complete:
             return
-        after = copy_coordinates(alive([reference]))
+        after = copy_coordinates(alive([sampled.tensor]))
         if after is not None:
-            inside.sums.append((before, after))
+            summed = Summed(sampled.before, after, sampled.passed, sampled.divisor)
+            sampled.inside.sums.append(summed)
 
     def clear(self) -> None:
         """A backward begins, or all have ended."""
         self._running.clear()
         self._dropped.clear()
         self._sampled.clear()
+        self.in_functions.clear()
 
     def describe(self, window: OptimizerWindow, reduced: int) -> dict[str, float]:
         """The fields of a step, as shares of the gradients that it is about to apply.

@@ -11,12 +11,15 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
+from typing import Any
 
 from msgspec.structs import replace
 
 from gradledger_monitor.ingest.schema import StepRecord
 from gradledger_monitor.model.clipping import clipping_of_window
 from gradledger_monitor.model.numbers import number
+from gradledger_monitor.model.ranks import topology
 from gradledger_monitor.model.ranks.manual_all_reduce import (
     NO_SUM,
     UNSEEN,
@@ -25,7 +28,7 @@ from gradledger_monitor.model.ranks.manual_all_reduce import (
     fit,
     tolerance_of,
 )
-from gradledger_monitor.model.ranks.parts_by_hand import as_members
+from gradledger_monitor.model.ranks.parts_by_hand import as_members, holders_of_parts
 from gradledger_monitor.model.ranks.rows import are_equal
 
 OF_GROUPS = (
@@ -66,6 +69,16 @@ def with_groups(
         of_groups=len(groups),
     )
     return {r: _of_all(each, len(groups)) for r, each in records.items()}, all_reduce
+
+
+def beside(records: RecordsByRank, group: Sequence[int], world_size: int) -> dict[str, Any]:
+    """What is known of ranks outside the group that is judged, as fields of its run."""
+    return {
+        "earlier_stages": topology.earlier_stages(records, group),
+        "apart": topology.apart(records, group),
+        "parts": holders_of_parts(records, group),
+        "left": topology.count_left(records, world_size),
+    }
 
 
 def _of_all(record: StepRecord, groups: int) -> StepRecord:

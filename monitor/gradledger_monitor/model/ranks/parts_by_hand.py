@@ -4,15 +4,21 @@ functions.
 Ranks of a tensor-parallel group compute the same losses of the same data, although they hold
 different parameters: they exchange activations. Each all-reduce inside their backwards then adds up
 different values, the parts of one gradient. What has the same values on all ranks must not be added
-up: that multiplies the gradient by the number of ranks.
+up: that multiplies the gradient by the number of ranks. Nor must a function divide the sum: the
+layers below it get a smaller gradient than the parts themselves.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 from msgspec.structs import replace
 
-from gradledger_monitor.ingest.schema import StepRecord
+from gradledger_monitor.ingest.schema import Number, StepRecord
+from gradledger_monitor.model import tolerances
 from gradledger_monitor.model.numbers import number
+from gradledger_monitor.model.ranks.rows import are_equal
 
 RecordsByRank = dict[int, StepRecord]
 
@@ -54,13 +60,41 @@ def _of_group(record: StepRecord, ranks: list[int], peers: list[int]) -> StepRec
 def _combines_parts(record: StepRecord) -> bool:
     """Whether all that communicates inside the backwards is all-reduces of different values.
 
-    They are sampled in the first backward of a window. The others must run as many.
+    They are sampled in the first backward of a window. The others must run as many. What averages
+    equal values leaves them as they are.
     """
     described = record.wrapper or record.tensor_group or record.data_group or record.pipeline
     sums = record.micro_batches[0].sums if record.micro_batches else []
-    return not (described or record.skipped or any(map(number, sums))) and all(
+    return not (described or record.skipped or any(map(_multiplies, sums))) and all(
         m.collectives == len(sums) > 0 for m in record.micro_batches
     )
+
+
+def _multiplies(value: Number) -> bool:
+    factor = number(value)
+    return bool(factor) and not are_equal([factor or 0.0, 1.0], tolerances.SAMPLE_HALF)
+
+
+def holders_of_parts(records: RecordsByRank, group: Sequence[int]) -> RecordsByRank:
+    """The records of the ranks that hold the model of ``group`` in parts, by hand, if it is one
+    rank; else none."""
+    shown = records.get(group[0]) if len(group) == 1 else None
+    if shown is None or shown.wrapper or not any(m.sums for m in shown.micro_batches):
+        return {}
+    return {rank: records[rank] for rank in shown.tensor_group if rank in records}
+
+
+def scales_of_parts(record: StepRecord) -> list[float]:
+    """What functions inside backward multiply sums of parts by, those that are known and not 1.
+
+    Only of ranks without a wrapper that hold parts of one model.
+    """
+    if record.wrapper or len(record.tensor_group) < 2:
+        return []
+    pairs = (p for m in record.micro_batches for p in zip(m.sums, m.sum_scales, strict=False))
+    scales = [float(scale) for factor, scale in pairs if number(factor) == 0]
+    measured = [scale for scale in scales if math.isfinite(scale)]
+    return [scale for scale in measured if not are_equal([scale, 1.0], tolerances.SAMPLE_HALF)]
 
 
 def _may_mix_parts(record: StepRecord) -> bool:

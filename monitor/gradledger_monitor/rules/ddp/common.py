@@ -34,9 +34,10 @@ def _without_models(window: Window) -> Outcome | None:
 
 
 def _without_stages(window: Window) -> Outcome | None:
-    """The same, unless other ranks hold earlier stages of a pipeline."""
-    stages = window.facts.record.left_open is None and window.facts.run.earlier_stages
-    return None if stages else _without_models(window)
+    """The same, unless other ranks hold earlier stages of a pipeline, or parts of one model."""
+    run = window.facts.run
+    parts = window.facts.record.left_open is None and (run.earlier_stages or run.parts)
+    return None if parts else _without_models(window)
 
 
 NO_STEP = not_applicable("no step, and no change of the models")

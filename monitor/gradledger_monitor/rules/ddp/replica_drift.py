@@ -168,7 +168,9 @@ class ReplicaDrift(Rule):
             apart, other = self._reported_apart, self._reported_other
             return self._averages.after_the_last_step(window, apart, other)
         tied = self._tied.add(facts)
-        if tied is not None or facts.run.world_size == 1:
+        if facts.run.parts:  # they have other losses once their copies differ
+            self._parts.add(facts, self._replicas.add(facts))
+        if tied or facts.run.world_size == 1:
             return tied or not_applicable("no other rank trains the same part")
         wrapper = facts.record.wrapper
         ignored = facts.record.outside if wrapper == "fsdp2" else None
@@ -189,8 +191,8 @@ class ReplicaDrift(Rule):
         return OK if facts.record.skipped else self._under_ddp(facts)
 
     def _of_copies_in_groups(self, facts: StepFacts) -> Outcome | None:
-        """Of experts, if the ranks combine other gradients, and exchange activations or combine
-        those of the experts over other groups. Heads of their own, from a few seeds, do neither."""
+        """Of experts: the ranks combine other gradients, and exchange activations or combine those
+        of the experts over other groups. Heads of their own, from a few seeds, do neither."""
         if not self._copies_differ(facts) or facts.record.skipped:
             return None
         combined = facts.all_reduce
@@ -199,11 +201,10 @@ class ReplicaDrift(Rule):
         other = [part for part in parts if part not in groups]
         averaged = facts.record.sync == "averaged" and facts.record.wrapper is not None
         by_hand = combined is not None and (combined.partly or combined.is_known)
-        if not (averaged or by_hand):
-            return None
-        if not (other or exchange_activations(list(facts.records.values()))):
-            return None
-        return texts.of_groups(self._replicas, other)
+        exchange = bool(other) or exchange_activations(list(facts.records.values()))
+        return (
+            texts.of_groups(self._replicas, other) if exchange and (averaged or by_hand) else None
+        )
 
     def _copies_differ(self, facts: StepFacts) -> bool:
         """Whether copies that groups of ranks hold differ, and nothing averages them."""
@@ -265,10 +266,10 @@ class ReplicaDrift(Rule):
         replicas = self._replicas
         if facts.record.collectives_after:
             return self._groups.unknown() or OK
-        if not drifted and self._copies_differ(facts):
-            return texts.of_ignored_groups(replicas, "DDP", excluded)
         if not drifted:
-            return self._groups.unknown() or OK
+            copies = self._copies_differ(facts)
+            ignored = texts.of_ignored_groups(replicas, "DDP", excluded) if copies else None
+            return ignored or self._groups.unknown() or OK
         return finding(
             "warning",
             f"Ignored by DDP, and not synchronised: {counted(len(replicas.drifted), 'parameter')}",
@@ -307,8 +308,7 @@ class ReplicaDrift(Rule):
         )
 
     def _count_beside_ddp(self, facts: StepFacts) -> int:
-        """Windows in a row in which the parameters of this optimizer drift, which no wrapper holds,
-        while DDP synchronises others."""
+        """Windows in a row in which parameters drift that no wrapper holds, and DDP has others."""
         replicas = self._replicas
         apart = bool(replicas.drifted) and not (replicas.equal_again or facts.missing_ranks)
         unknown = any("replica" in record.missing for record in facts.records.values())

@@ -54,10 +54,15 @@ class Replicas:
         self.copies_apart: dict[int, list[int]] = {}  # those whose copies differ now, with shapes
         self.copies_equal_again = False  # all of those were equal later, bit by bit
 
-    def add(self, facts: StepFacts) -> None:
+    def add(self, facts: StepFacts) -> Replicas:
         """Compare the ranks in one step."""
-        measured = [r.replica for r in facts.records.values() if r.replica is not None]
-        if not facts.complete or len(measured) < len(facts.records):
+        self._compare(facts)
+        return self
+
+    def _compare(self, facts: StepFacts) -> None:
+        records = facts.run.parts or facts.records
+        measured = [r.replica for r in records.values() if r.replica is not None]
+        if not facts.complete or len(measured) < len(records):
             return
         self.parts |= hold_different(measured)
         if not _alike(measured):
@@ -74,7 +79,7 @@ class Replicas:
             if len(values) < len(measured):
                 continue
             differ = differ_by(values, SAME)
-            by_rank = dict(zip(facts.records, values, strict=True))
+            by_rank = dict(zip(records, values, strict=True))
             if index not in self.differed_at_first:
                 self.differed_at_first[index] = differ
                 self.copies[index] = _copies(by_rank) if differ else []
@@ -86,7 +91,7 @@ class Replicas:
             else:
                 self.copies_apart.pop(index, None)
             if differ:
-                partitions.append(_partition(list(facts.records), values))
+                partitions.append(_partition(list(records), values))
             if index in self.apart:
                 again[index] = len(set(values)) == 1
             elif differ:

@@ -67,7 +67,7 @@ class PartsApart:
 
     def add(self, facts: StepFacts, replicas: Replicas) -> None:
         """The first window of a run, or a later one; ``replicas`` has its parameters."""
-        rows = list(facts.records.values())
+        rows = list((facts.run.parts or facts.records).values())
         if facts.step > 1 and not self.matrices:
             return
         same = facts.complete and len(rows) > 1 and _have_same_data(rows)

@@ -31,6 +31,7 @@ from gradledger_monitor.rules.reduction.fixes import (
     factor_fix,
     fix_of_tokens,
 )
+from gradledger_monitor.rules.reduction.parts_of_a_model import of_parts, of_sums, scale_of_parts
 from gradledger_monitor.rules.rule import (
     OK,
     Precondition,
@@ -100,11 +101,6 @@ for parameter in model.parameters():
     dist.all_reduce(parameter.grad)
     parameter.grad *= factor               # the same number for all of them"""
 
-FIX_PARTS = """\
-for parameter in model.parameters():       # after the last backward
-    dist.all_reduce(parameter.grad, group=holders(parameter))    # the ranks with a copy
-    parameter.grad /= dist.get_world_size()       # all ranks, whose tokens reach each expert"""
-
 FIX_COPIES = """\
 for parameter in experts.parameters():    # of the wrapper over fewer ranks, before the step
     parameter.grad *= dist.get_world_size(experts.process_group) / dist.get_world_size()"""
@@ -112,9 +108,11 @@ for parameter in experts.parameters():    # of the wrapper over fewer ranks, bef
 
 def _no_mistake_of_ranks(window: Window) -> Outcome | None:
     """The outcome for one rank, or if the balance shows no mistake."""
-    if window.facts.run.world_size == 1:
-        return not_applicable("one rank")
     facts = window.facts
+    if scale_of_parts(facts) is not None:
+        return None
+    if facts.run.world_size == 1:
+        return not_applicable("one rank")
     return None if _divisors(facts) or _unequal(facts) else no_mistake(window)
 
 
@@ -153,7 +151,9 @@ class WorldSize(Rule):
     wrapper combine no gradients and the balance is 1/R, the all-reduce may be missing.
     With as many micro-batches as ranks, the factor may be one of K; the finding states both.
     A group of g ranks, such as a node or a dimension of a mesh, gives R/g and g/R: the loss is
-    divided by what the group counts, or multiplied by its size.
+    divided by what the group counts, or multiplied by its size. Where ranks hold one model in parts
+    by hand, a function that divides the sum of the parts of a gradient inside backward is reported:
+    the layers below it get a smaller gradient than those above.
 
     **Why it matters**
 
@@ -184,6 +184,9 @@ class WorldSize(Rule):
 
     def evaluate(self, window: Window) -> Outcome:
         """B = R or 1/R."""
+        scale = scale_of_parts(window.facts)
+        if scale is not None:
+            return of_sums(window.facts, scale)
         ranks, divisors = window.facts.run.world_size, _divisors(window.facts)
         if divisors and window.facts.record.changed:
             return not_measured("the loop changes the gradients after the wrapper has divided them")
@@ -193,7 +196,7 @@ class WorldSize(Rule):
             return _unequal_divisors(divisors, window.facts.record.wrapper == "ddp")
         unequal = _unequal(window.facts)
         if unequal is not None:
-            return _of_parts(unequal) if unequal.parts else _twice(unequal, ranks)
+            return of_parts(unequal) if unequal.parts else _twice(unequal, ranks)
         added = diagnosed(window, "term_world")
         if added is not None and added.objective is not None:
             return _added(window, added.objective)
@@ -310,25 +313,6 @@ def _twice(all_reduce: ManualAllReduce, ranks: int) -> Outcome:
         FIX_ONCE,
         factors=list(all_reduce.unequal),
         world_size=ranks,
-    )
-
-
-def _of_parts(all_reduce: ManualAllReduce) -> Outcome:
-    of_all, of_groups = all_reduce.unequal
-    groups = "; ".join(", ".join(map(str, group[:8])) for group in all_reduce.parts[:8])
-    size = "large" if of_groups > of_all else "small"
-    times = significant(max(of_groups / of_all, of_all / of_groups))
-    return finding(
-        "warning",
-        "Gradients of parameters that groups of ranks hold are divided by another number",
-        f"The loop multiplies the sum of the ranks' gradients by {significant(of_all)} in "
-        f"parameters that all ranks hold, and by {significant(of_groups)} in those that groups of "
-        f"ranks hold ({groups}), such as experts. The ranks communicate within backward: where "
-        "they exchange activations, the tokens of all of them reach both, and the latter are "
-        f"{times} times too {size} compared with the rest.",
-        FIX_PARTS,
-        factors=list(all_reduce.unequal),
-        groups=[list(group) for group in all_reduce.parts[:16]],
     )
 
 

@@ -1,0 +1,67 @@
+"""What reduction.world_size states of ranks that hold parts of a model."""
+
+from __future__ import annotations
+
+from gradledger_monitor.model.findings import Outcome
+from gradledger_monitor.model.numbers import number
+from gradledger_monitor.model.ranks.manual_all_reduce import ManualAllReduce
+from gradledger_monitor.model.ranks.parts_by_hand import scales_of_parts
+from gradledger_monitor.model.step_facts import StepFacts
+from gradledger_monitor.model.tolerances import WEIGHT_HALF
+from gradledger_monitor.rules.balance.evidence import Near
+from gradledger_monitor.rules.ddp.drift_texts import FIX_OF_PARTS
+from gradledger_monitor.rules.number_text import counted, significant
+from gradledger_monitor.rules.rule import finding
+
+FIX_PARTS = """\
+for parameter in model.parameters():       # after the last backward
+    dist.all_reduce(parameter.grad, group=holders(parameter))    # the ranks with a copy
+    parameter.grad /= dist.get_world_size()       # all ranks, whose tokens reach each expert"""
+
+
+def scale_of_parts(facts: StepFacts) -> float | None:
+    """By what an all-reduce of parts of a gradient is multiplied, if that is a number of ranks."""
+    ranks = len(facts.record.tensor_group)
+    counts = map(Near, (1 / ranks, float(ranks), 1 / ranks**2), [WEIGHT_HALF] * 3) if ranks else ()
+    of_ranks = list(counts)
+    return next((s for s in scales_of_parts(facts.record) if any(n(s) for n in of_ranks)), None)
+
+
+def of_sums(facts: StepFacts, scale: float) -> Outcome:
+    """The function that adds up the parts of a gradient divides the sum."""
+    of_ranks, scales = facts.record.tensor_group, scales_of_parts(facts.record)
+    factors = [number(factor) for m in facts.record.micro_batches for factor in m.sums]
+    summed, size = factors.count(0.0), "small" if scale < 1 else "large"
+    times = significant(max(scale, 1 / scale))
+    return finding(
+        "warning",
+        f"Inside backward, a sum over the ranks is multiplied by {significant(scale)}",
+        f"Ranks {', '.join(map(str, of_ranks[:8]))} compute one loss from parts of a model. Inside "
+        f"the first backward, {counted(summed, 'sum')} over the ranks combined parts of a "
+        f"gradient, and the loop multiplied {len(scales)} of them by {significant(scale)} "
+        "afterwards. The gradient is the sum itself: compared with the parameters of the layer "
+        f"that the ranks hold in parts, what is below it gets a gradient {times} times too {size}.",
+        FIX_OF_PARTS,
+        scales=scales[:16],
+        sums=summed,
+        ranks=len(of_ranks),
+    )
+
+
+def of_parts(all_reduce: ManualAllReduce) -> Outcome:
+    of_all, of_groups = all_reduce.unequal
+    groups = "; ".join(", ".join(map(str, group[:8])) for group in all_reduce.parts[:8])
+    size = "large" if of_groups > of_all else "small"
+    times = significant(max(of_groups / of_all, of_all / of_groups))
+    return finding(
+        "warning",
+        "Gradients of parameters that groups of ranks hold are divided by another number",
+        f"The loop multiplies the sum of the ranks' gradients by {significant(of_all)} in "
+        f"parameters that all ranks hold, and by {significant(of_groups)} in those that groups of "
+        f"ranks hold ({groups}), such as experts. The ranks communicate within backward: where "
+        "they exchange activations, the tokens of all of them reach both, and the latter are "
+        f"{times} times too {size} compared with the rest.",
+        FIX_PARTS,
+        factors=list(all_reduce.unequal),
+        groups=[list(group) for group in all_reduce.parts[:16]],
+    )
