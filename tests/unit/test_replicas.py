@@ -12,7 +12,7 @@ from gradledger_monitor.model.findings import EvaluationResult, Finding
 from gradledger_monitor.model.ranks.topology import NORMALISED
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.ddp.drift_texts import left_out
-from gradledger_monitor.rules.ddp.model_averages import AT_THE_END, MAYBE_AT_THE_END
+from gradledger_monitor.rules.ddp.model_averages import AT_THE_END, MAYBE_AT_THE_END, ModelAverages
 from gradledger_monitor.rules.ddp.replicas import Replicas
 from gradledger_monitor.rules.ddp.trained_apart import (
     ALONE,
@@ -453,6 +453,18 @@ def fragment(number: int) -> dict[int, Samples]:
 
 ONE_PAIR = {0: Samples(OWN[0], MEAN), 1: Samples(OWN[1], MEAN)}
 CENTRES = ([0.5, 1.5, -0.5, 2.5], [0.6, 1.3, -0.4, 2.7])
+
+
+def test_what_one_rank_has_changed_alone_may_go_round_in_gossip() -> None:
+    """Three of six values are equal on all ranks then; the others are multiples of averages."""
+    rows = [[v + 0.01 * r for v in OWN[0][:3] * 2] for r in range(4)]
+    after = [rows[0][:3] + [1.05 * v for v in row[3:]] for row in rows]
+    samples = {r: Samples(row, after[r]) for r, row in enumerate(rows)}
+    averages = ModelAverages()
+    averages.add(local_steps({3: samples})[-1])
+    assert not averages.mixes
+    averages.add(local_steps({3: fragment(3)})[-1])
+    assert averages.equal
 
 
 @pytest.mark.parametrize(

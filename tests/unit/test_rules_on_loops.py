@@ -50,6 +50,16 @@ def test_micro_batches_that_no_step_used_are_reported(norm: float | None) -> Non
     )
 
 
+@pytest.mark.parametrize(("ranks", "severity"), [(1, "info"), (2, "warning")])
+def test_a_rank_that_discards_alone_may_measure_gradients(ranks: int, severity: str) -> None:
+    both = [record([term(10, 0.1), term(10, 0.1)], 2) for _ in range(2)]
+    for lost in both[:ranks]:
+        lost.micro_batches[1].fresh = True
+    finding = finding_of("loop.discarded_microbatches", facts(*both))
+    assert finding is not None and finding.severity == severity
+    assert finding.summary.startswith("On rank 0") is (severity == "info")
+
+
 def test_elements_that_were_discarded_are_those_of_one_loss_if_the_losses_count_differently() -> (
     None
 ):

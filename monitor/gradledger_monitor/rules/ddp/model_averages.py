@@ -69,7 +69,8 @@ class ModelAverages:
             self.equal |= averager
             self.shown |= averager
             return
-        self.equal |= exchange.equal
+        # In gossip, what one rank has changed alone may be equal on all once it has gone round.
+        self.equal |= exchange.equal and exchange.mixture is not None
         before, (row, *_) = exchange.before, exchange.after
         if exchange.equal and exchange.whole:
             outer = exchange.mixture == "other" and is_outer_step(before, row, self.earlier)

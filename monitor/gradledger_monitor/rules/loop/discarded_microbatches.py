@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from gradledger_monitor.ingest.schema import MicroBatch, StepRecord
 from gradledger_monitor.model.findings import Outcome
-from gradledger_monitor.model.losses.repeated import zeroed_beside_others
+from gradledger_monitor.model.losses.repeated import discarded, zeroed_beside_others
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.unmeasured import without_backward
@@ -48,7 +48,8 @@ class DiscardedMicrobatches(Rule):
     Micro-batches whose gradients were zeroed before any optimizer stepped on them. Or, where the
     parameters were moved before, and some of the data ran again (SAM): a step on that part alone,
     whose balance is the part's share of the micro-batches. Where another loss of the same data was
-    applied, it is information: the one that was zeroed may be measured only.
+    applied, it is information: the one that was zeroed may be measured only. So it is where another
+    rank discards nothing: one rank may measure gradients between the steps.
 
     **Why it matters**
 
@@ -109,6 +110,8 @@ class DiscardedMicrobatches(Rule):
         if not lost or facts.step == 1 or _is_scale_lowered(lost, [m for _, m in facts.applied]):
             return OK
         tokens, held = counted_tokens(lost)
+        if _discarded_alone(facts):
+            return _of_one_rank(facts, lost)
         return finding(
             "warning",
             "Accumulated gradients are discarded",
@@ -119,6 +122,30 @@ class DiscardedMicrobatches(Rule):
             discarded_tokens=tokens,
             micro_batches=len(record.micro_batches),
         )
+
+
+def _discarded_alone(facts: StepFacts) -> bool:
+    """Whether another rank has discarded nothing: all ranks run the same loop."""
+    pairs = ((r, facts.applied_by_rank[rank]) for rank, r in facts.records.items())
+    return any(record.micro_batches and not discarded(record, of) for record, of in pairs)
+
+
+def _of_one_rank(facts: StepFacts, lost: list[MicroBatch]) -> Outcome:
+    """Information: where the rank is asked for, as before a log, this is no part of training."""
+    tokens, held = counted_tokens(lost)
+    rank = facts.lowest_rank
+    return finding(
+        "info",
+        f"Rank {rank} zeroes gradients that other ranks do not have",
+        f"On rank {rank}, the gradients of {counted(len(lost), 'micro-batch')} ({held}) were "
+        "zeroed before the step, and other ranks have zeroed none in this window. If only this "
+        "rank measures gradients there, nothing is wrong. If its batches end in the middle of a "
+        "window, this data is not used.",
+        FIX,
+        discarded=len(lost),
+        discarded_tokens=tokens,
+        micro_batches=len(facts.record.micro_batches),
+    )
 
 
 def _of_other_loss(facts: StepFacts) -> Outcome | None:
