@@ -348,10 +348,11 @@ class StepRecord:
     outside: int | None = None  # parameters of the optimizer outside the wrapped model
     excluded: int | None = None  # inside it, and the script lets DDP ignore them
     samples: Samples | None = None  # if the reduction over ranks was not observed
-    # the samples after the last backward are from before a comm hook, or hooks of the parameters
+    # those after the last backward are from before hooks, of DDP or parameters, that may combine them
     before_hooks: bool = False
     own_sums: bool = False  # sums of what this rank's backwards added, without other ranks'
     shares: Samples | None = None  # of the model that is shared out: ``observers/ranks/shares.py``
+    own_shares: bool = False  # from before hooks that may combine gradients inside backward
     shared_model: float | None = None  # fingerprint of its parameters there
     # if these change: sampled parameters after the last step and before this one; of an optimizer
     # that steps on the changes of a model: the change on this rank, and its gradient

@@ -97,6 +97,12 @@ def test_collectives_inside_backward_may_have_combined_what_was_sampled_after_it
     for each in records:
         each.micro_batches[0].collectives = 3
     assert facts(*records).ledger is None
+    for each in records:
+        each.own_shares = True  # sampled before hooks that may combine them
+    one = facts(*records)
+    assert balance(one) == pytest.approx(1)
+    assert accused(judged([one])) == {}
+    assert judged([one]).coverage["ddp.replica_drift"] == "ok"
 
 
 def test_each_rank_that_clips_its_share_by_the_norm_of_it_is_named() -> None:

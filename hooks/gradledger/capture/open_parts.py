@@ -41,6 +41,7 @@ class OpenShares:
     after_backward: Deferred
     at_step: Deferred
     parameters: Deferred
+    own: bool = False  # the former are of this rank alone, before hooks could combine them
 
     def deferred(self) -> Iterator[Deferred]:
         """The values that are read later."""
@@ -49,6 +50,7 @@ class OpenShares:
     def resolve(self, record: StepRecord) -> None:
         """Fill the wire record."""
         record.shares = Samples(self.after_backward.values(), self.at_step.values())
+        record.own_shares = self.own
         record.shared_model = gradient_probe.fingerprint(self.parameters.values())
 
 

@@ -310,6 +310,7 @@ class StepRecord(Struct, gc=False, kw_only=True, omit_defaults=True, tag="step")
     before_hooks: bool = False
     own_sums: bool = False
     shares: Samples | None = None
+    own_shares: bool = False
     shared_model: Number | None = None
     models: Samples | None = None
     averaging: bool = False

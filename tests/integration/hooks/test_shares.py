@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import threading
 import weakref
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from gradledger.observers.ranks import flat_copies, shares
@@ -122,6 +124,37 @@ def test_parameters_of_other_ranks_are_sampled_where_the_optimizer_holds_some() 
 
 
 @pytest.mark.usefixtures("of_two_ranks")
+@pytest.mark.usefixtures("of_two_ranks")
+def test_gradients_that_hooks_combine_inside_backward_are_sampled_as_they_arrive(
+    tmp_path: Path,
+) -> None:
+    def combine(parameter: Any) -> None:
+        dist.all_reduce(parameter.grad)
+        parameter.grad.mul_(3)
+
+    dist.init_process_group("gloo", f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        net = tiny_model()
+        for parameter in net.parameters():
+            parameter.register_post_accumulate_grad_hook(combine)
+        with recording() as recorded:
+            optimizer = torch.optim.SGD(list(net.parameters())[:1], lr=0.1)
+            for first, *_ in windows(3):
+                net.zero_grad()
+                cross_entropy(net, first).backward()
+                optimizer.step()
+    finally:
+        dist.destroy_process_group()
+    early, *later = [facts.record for facts in recorded.facts()]
+    assert early.shares is None or not early.own_shares
+    for record in later:
+        after, applied = shares_of(record)
+        pairs = zip(after, applied, strict=True)
+        shown = [(a, y) for a, y in pairs if a and not math.isnan(y)]
+        assert record.own_shares and len(shown) > 3
+        assert [y for _, y in shown] == pytest.approx([3 * a for a, _ in shown])
+
+
 def test_a_rank_that_holds_all_parameters_sends_none() -> None:
     net = tiny_model()
     with recording() as recorded:

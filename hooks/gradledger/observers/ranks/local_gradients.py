@@ -113,7 +113,7 @@ class LocalGradients:
             reference = weakref.ref(parameter)  # the hook must not keep its parameter alive
             handle = parameter.register_hook(functools.partial(copy, reference, window.probe))
             self._handles[parameter] = handle
-            _call_first(parameter, handle)
+            call_first(parameter, handle)
 
     def _unwatched(self, window: OptimizerWindow) -> list[Any]:
         probed = [p for p in window.probed_parameters if p not in self._handles]
@@ -178,7 +178,7 @@ class LocalGradients:
         return gradient_probe.coordinates(accumulated) if own is None else own
 
 
-def _call_first(parameter: Any, handle: Any) -> None:
+def call_first(parameter: Any, handle: Any) -> None:
     """Call this hook before those that the script has registered: one of them may communicate."""
     hooks = parameter._backward_hooks  # PyTorch calls them in the order of the dictionary
     own, others = hooks.pop(handle.id), dict(hooks)

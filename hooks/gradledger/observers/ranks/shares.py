@@ -4,7 +4,8 @@ In ZeRO by hand, the optimizer of each rank steps a share of the model: some of 
 flat copy of a part of them, to which the loop assigns the gradient. No rank's own sample shows
 then how the ranks' gradients were combined. So each rank sends the gradients of the same
 coordinates of the model after its last backward, and, of those that its optimizer holds, when it
-steps. The service compares them if the parameters at these coordinates are equal on all ranks.
+steps. Where hooks may combine them inside backward, what arrives before these is added up instead.
+The service compares them if the parameters at these coordinates are equal on all ranks.
 If a parameter cannot be read as it was when they were chosen, nothing is sent.
 
 A flat copy is recognised by its values: it has those of the model's parameters, in sequence, when
@@ -14,6 +15,7 @@ backward: see ``windows``.
 
 from __future__ import annotations
 
+import functools
 import math
 import weakref
 from collections.abc import Iterator, Sequence
@@ -24,12 +26,13 @@ import torch
 
 from gradledger.capture.async_copy import Deferred
 from gradledger.capture.by_hand.updates import leaves_of
-from gradledger.capture.isolation import alive, is_plain
+from gradledger.capture.isolation import alive, is_plain, isolated, never_compile
 from gradledger.capture.open_parts import OpenShares
 from gradledger.capture.open_records import CountedMicroBatch, OpenMicroBatch, OpenStep
 from gradledger.capture.open_terms import HALF
 from gradledger.observers.base import Observer
 from gradledger.observers.ranks.flat_copies import find_copies
+from gradledger.observers.ranks.local_gradients import call_first
 from gradledger.observers.ranks.process_groups import world_size
 
 if TYPE_CHECKING:
@@ -112,6 +115,59 @@ class _Share:
     after: Deferred | None = None  # gradients of these after the last backward
 
 
+class _Arriving:
+    """What this rank's backwards add to the gradients of a window, before hooks combine it."""
+
+    def __init__(self) -> None:
+        self.stepped = False  # the next backward begins a window
+        self._from_begin = False  # this window's backwards were all watched
+        self._handles: list[Any] = []
+        self._sums: dict[int, torch.Tensor] = {}  # by the number of the piece
+
+    def watch(self, model: _Coordinates, around: Any) -> None:
+        """From the next backward on; a hook must not keep its parameter alive."""
+        if self._handles:
+            return
+        for piece, parameter in zip(model.pieces, model.parameters(), strict=False):
+            if not parameter.requires_grad:
+                continue
+            hook = around(functools.partial(self._add, piece))
+            self._handles.append(parameter.register_hook(never_compile(hook)))
+            call_first(parameter, self._handles[-1])
+
+    def begin(self) -> None:
+        """A backward begins."""
+        if self.stepped:
+            self.stepped, self._from_begin = False, bool(self._handles)
+            self._sums.clear()
+
+    def total(self, model: _Coordinates) -> Deferred | None:
+        """Of the window so far, at all coordinates; None if a backward was not watched."""
+        if not self._from_begin or not self._sums:
+            return None
+        device = next(iter(self._sums.values())).device
+        zeros = (_constant(piece.length, 0.0, device) for piece in model.pieces)
+        pairs = zip(model.pieces, zeros, strict=True)
+        values = [self._sums.get(piece.number, absent) for piece, absent in pairs]
+        alike = all(value.device == device for value in values)
+        return Deferred(torch.cat(values)) if alike else None
+
+    def release(self) -> None:
+        """Remove all hooks."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        self._sums.clear()
+        self._from_begin = False
+
+    def _add(self, piece: _Piece, arriving: Any) -> None:
+        with isolated():
+            view = piece.view(arriving)
+            if view is not None:
+                earlier = self._sums.get(piece.number)
+                self._sums[piece.number] = view.clone() if earlier is None else earlier + view
+
+
 class Shares(Observer):
     """Fills ``shares`` and ``shared_model`` of steps."""
 
@@ -125,6 +181,7 @@ class Shares(Observer):
         self._thread = 0  # that trains it
         self._half = False
         self._after: Deferred | None = None  # its gradients after the last backward
+        self._arriving = _Arriving()
         self._shares: weakref.WeakKeyDictionary[OptimizerWindow, _Share | None]
         self._shares = weakref.WeakKeyDictionary()
         self._compared: weakref.WeakKeyDictionary[OptimizerWindow, int]  # how often, with copies
@@ -139,6 +196,16 @@ class Shares(Observer):
         super().resume(windows)
         self._forget()
 
+    def pause(self) -> None:
+        """Remove the hooks of parameters, too."""
+        super().pause()
+        self._arriving.release()
+
+    def uninstall(self) -> None:
+        """The same."""
+        super().uninstall()
+        self._arriving.release()
+
     def _forget(self) -> None:
         self._after, self._applied, self._copied = None, None, []
 
@@ -146,6 +213,7 @@ class Shares(Observer):
         """For good: nothing can be concluded."""
         self._forget()
         self._coordinates, self._searches = None, MOST_SEARCHES
+        self._arriving.release()
         self._shares.clear()
 
     def backward_begins(self, micro_batch: OpenMicroBatch, roots: tuple[Any, ...]) -> None:
@@ -155,6 +223,8 @@ class Shares(Observer):
             return
         if self._coordinates is not None and not self._coordinates.parameters():
             self._coordinates = None
+            self._arriving.release()
+        self._arriving.begin()
         unfed = [w for w in micro_batch.marked_windows if w.starved or not (w.fed or w.steps)]
         if self._coordinates is None and self._searches < MOST_SEARCHES and _may_share_out(unfed):
             self._search(roots, micro_batch.thread)
@@ -173,7 +243,9 @@ class Shares(Observer):
         """Sample the gradients, and count the micro-batch where the loop copies them."""
         if self._coordinates is None or micro_batch.thread != self._thread or not micro_batch.alone:
             return
-        self._after = self._coordinates.gradients()
+        self._after = self._arriving.total(self._coordinates) or self._coordinates.gradients()
+        if micro_batch.collectives and micro_batch.wrapper is None:
+            self._arriving.watch(self._coordinates, self._guard)
         for window, share, before in self._copied:
             if window in reached or share.copied is None:
                 continue
@@ -187,6 +259,7 @@ class Shares(Observer):
     def step_begins(self, step: OpenStep, window: OptimizerWindow) -> None:
         """Sample what the optimizer applies to its share."""
         self._applied, model = None, self._coordinates
+        self._arriving.stepped = True
         if model is None or window.thread != self._thread:
             return
         if window not in self._shares:
@@ -208,7 +281,9 @@ class Shares(Observer):
         if world_size() > 1:
             applied, values = share.coordinates.gradients(), model.values()
             if applied is not None and values is not None:
-                step.shares = OpenShares(self._after, applied, values)
+                own = self._arriving.total(model)
+                after = self._after if own is None else own
+                step.shares = OpenShares(after, applied, values, own is not None)
 
     def step_ends(self, step: OpenStep, window: OptimizerWindow) -> None:
         """Other observers have compared their own samples of the optimizer's gradients."""

@@ -79,7 +79,7 @@ def _may_show(record: StepRecord) -> bool:
     return bool(
         record.shares is not None
         and record.shared_model is not None
-        and not (record.wrapper or record.skipped or inside)
+        and not (record.wrapper or record.skipped or (inside and not record.own_shares))
     )
 
 

@@ -10,7 +10,7 @@ from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.ranks.norms import norm_before_clipping
 from gradledger_monitor.model.step_facts import StepFacts
-from gradledger_monitor.rules.rule import Precondition, Window, not_applicable, not_measured
+from gradledger_monitor.rules.rule import OK, Precondition, Window, not_applicable, not_measured
 
 
 def _not_parallel(window: Window) -> Outcome | None:
@@ -48,6 +48,13 @@ SEVERAL_RANKS_OR_STAGES = Precondition(
     "several ranks train together, also as stages", _without_stages, ended=True
 )
 SEVERAL_RANKS = Precondition("several ranks train together", _not_parallel)
+
+
+def of_shards(facts: StepFacts) -> Outcome:
+    """Of a wrapper that shards; or of ranks that share out the parameters, as in ZeRO: the models
+    of all of them are equal then, where it is known how they combined the gradients."""
+    by_hand = facts.record.wrapper is None and facts.all_reduce is not None
+    return OK if by_hand and not facts.missing_ranks else not_applicable("no DDP model")
 
 
 def synced(record: StepRecord, micro_batch: MicroBatch) -> bool:

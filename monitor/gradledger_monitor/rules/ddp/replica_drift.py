@@ -18,9 +18,9 @@ from gradledger_monitor.rules.ddp.common import (
     finite_values,
     hook_combines_nothing,
     may_be_divided,
+    of_shards,
     unwaited,
 )
-from gradledger_monitor.rules.ddp.drift_texts import FIX
 from gradledger_monitor.rules.ddp.groups_apart import GroupsApart
 from gradledger_monitor.rules.ddp.model_averages import (
     AVERAGED,
@@ -177,7 +177,7 @@ class ReplicaDrift(Rule):
         sharded = any(r.sharded for r in facts.records.values())
         if (wrapper not in ("ddp", None) and not ignored) or (sharded and not ignored):
             self._groups.add(facts)
-            return self._groups.unknown() or not_applicable("no DDP model")
+            return self._groups.unknown() or of_shards(facts)
         self._replicas.add(facts)
         copies = self._of_copies_in_groups(facts)
         if copies is not None:
@@ -242,7 +242,7 @@ class ReplicaDrift(Rule):
             return self._groups.unknown() or OK
         if outside:
             title = f"Trained outside the DDP wrapper: {counted(outside, 'parameter')}"
-            summary, fix = texts.outside(outside), FIX
+            summary, fix = texts.outside(outside), texts.FIX
         else:
             title = texts.APART
             summary = texts.differences(norms_differ, apart, norms, rates)
@@ -324,7 +324,7 @@ class ReplicaDrift(Rule):
             "other parameters, and none of this optimizer's, which no wrapper holds. "
             f"{texts.drift(replicas.drifted, replicas.total)}. If each rank is meant to train its "
             "own, this is intended.",
-            FIX,
+            texts.FIX,
             outside=replicas.total,
             parameters=replicas.listed(replicas.drifted)[:16],
         )
