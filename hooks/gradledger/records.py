@@ -348,7 +348,7 @@ class StepRecord:
     outside: int | None = None  # parameters of the optimizer outside the wrapped model
     excluded: int | None = None  # inside it, and the script lets DDP ignore them
     samples: Samples | None = None  # if the reduction over ranks was not observed
-    # those after the last backward are from before hooks, of DDP or parameters, that may combine them
+    # those after the last backward are from before hooks that may combine them, also hooks of DDP
     before_hooks: bool = False
     own_sums: bool = False  # sums of what this rank's backwards added, without other ranks'
     shares: Samples | None = None  # of the model that is shared out: ``observers/ranks/shares.py``

@@ -21,6 +21,7 @@ from gradledger_monitor.rules.ddp.common import (
     of_shards,
     unwaited,
 )
+from gradledger_monitor.rules.ddp.drift_texts import FIX
 from gradledger_monitor.rules.ddp.groups_apart import GroupsApart
 from gradledger_monitor.rules.ddp.model_averages import (
     AVERAGED,
@@ -80,8 +81,7 @@ class ReplicaDrift(Rule):
     A warning: as many numbers as there are gradients are all-reduced before each step, but each
     rank steps on the gradients that it computed.
 
-    With a pipeline: a matrix of an earlier stage that equals one of the last stage at the first
-    step, such as an embedding and its head, becomes different (a warning).
+    With a pipeline: a matrix that two stages share, such as a tied head, differs later (a warning).
 
     **Why it matters**
 
@@ -242,7 +242,7 @@ class ReplicaDrift(Rule):
             return self._groups.unknown() or OK
         if outside:
             title = f"Trained outside the DDP wrapper: {counted(outside, 'parameter')}"
-            summary, fix = texts.outside(outside), texts.FIX
+            summary, fix = texts.outside(outside), FIX
         else:
             title = texts.APART
             summary = texts.differences(norms_differ, apart, norms, rates)
@@ -324,7 +324,7 @@ class ReplicaDrift(Rule):
             "other parameters, and none of this optimizer's, which no wrapper holds. "
             f"{texts.drift(replicas.drifted, replicas.total)}. If each rank is meant to train its "
             "own, this is intended.",
-            texts.FIX,
+            FIX,
             outside=replicas.total,
             parameters=replicas.listed(replicas.drifted)[:16],
         )
