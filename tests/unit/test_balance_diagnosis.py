@@ -1233,7 +1233,10 @@ def test_equal_contrastive_losses_of_a_window_may_be_one_loss_over_cached_featur
         (1 / 20, [0, 1], [5.1, 5.1], [1.0, 2.0], "unmeasured", False),  # or K losses
         (1 / 20, [0, 1], [5.1, 4.9], [1.0, 1.0], "unmeasured", False),  # one loss, with dropout
         (1 / 40, [0, 1], [5.1, 4.9], [1.0, 2.0], "fair", False),  # a part of a memory is renewed
-        (1 / 40, [0, 1], [5.1, 4.9], [None, None], "fair", False),
+        (1 / 20, [0, 1], [5.1, 4.9], [1.0, 1.0], "unmeasured", True),  # whose targets are 0, 1, ...
+        (1 / 40, [0, 1], [5.1, 4.9], [1.0, 1.0], "unmeasured", True),
+        (1 / 20, [0, 1], [5.1, 4.9], [None, None], "unmeasured", False),  # targets in no graph
+        (1 / 40, [0, 1], [5.1, 4.9], [None, None], "unmeasured", False),
         (1 / 20, [0, 1], [5.1, 4.9], [1.0, 2.0], "missing", False),
         (
             1 / 20,

@@ -181,14 +181,15 @@ def has_cached_parts(applied: IndexedMicroBatches) -> bool:
 
 
 def may_have_parts_of_one_loss(applied: IndexedMicroBatches) -> bool:
-    """Whether cached parts belong to one loss: equal, or of equal targets that depend on the data.
+    """Whether cached parts may belong to one loss, which dropout gives another value in each pass.
 
-    A memory of earlier features has such parts, too, and each micro-batch its separate loss.
+    Unless their targets differ: a memory of earlier features has such parts, too, and each
+    micro-batch its separate loss. Targets that the graph does not show separate nothing.
     """
     micro_batches = [m for _, m in applied]
-    targets = {data_of(m) for m in micro_batches}
-    equal_targets = len(targets) == 1 and None not in targets
-    return has_cached_parts(applied) and (equal_targets or have_equal_losses(micro_batches))
+    targets = {number(m.fingerprint) for m in micro_batches}
+    same = len(targets) == 1 or None in targets
+    return has_cached_parts(applied) and (same or have_equal_losses(micro_batches))
 
 
 def have_equal_losses(micro_batches: Sequence[MicroBatch]) -> bool:

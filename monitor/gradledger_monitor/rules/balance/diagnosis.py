@@ -129,9 +129,9 @@ LAYER_BESIDE_PARTS = (
 )
 CACHED_PARTS = (
     "each backward reaches the parameters by one of K parts of its features, the other parts are "
-    "cached, its targets are the same, and its value differs: it may be the loss of the whole "
-    "window with other dropout, or that of its part; if it is right that its gradients add up, "
-    'declare contract="sample"'
+    "cached, its value differs, and no target shows that the losses are separate: it may be the "
+    "loss of the whole window with other dropout, or that of its part; if it is right that its "
+    'gradients add up, declare contract="sample"'
 )
 ADDED_AGAIN = (
     "every backward has one loss more than the one before it: if these are the losses of earlier "
