@@ -1001,6 +1001,21 @@ def test_a_step_of_an_episode_may_have_no_advantage() -> None:
     assert {d.reason for d in windows(*steps) if d.pattern != "pending"} == {EPISODES}
 
 
+@pytest.mark.parametrize(
+    ("heads", "is_episode"),
+    [((1, 1, 1), True), ((None, None, None), True), ((1, 2, 3), False)],  # weights of three tasks
+)
+def test_single_steps_that_a_loop_adds_up_are_an_episode_and_not_balanced(
+    heads: tuple[int | None, ...], is_episode: bool
+) -> None:
+    weights = (0.3, 1.7, 0.9)
+    single = [term(1, w, head=head) for w, head in zip(weights, heads, strict=True)]
+    steps = [facts(record([single], number)) for number in (1, 2, 3)]
+    result = judged(steps)
+    assert (EPISODES in result.coverage["reduction.token_weights_unequal"]) == is_episode
+    assert (result.verdict == "incomplete") == is_episode
+
+
 EPISODE_LENGTHS = ((9, 5, 12, 6), (4, 12, 3, 7), (8, 2, 9, 6))
 
 

@@ -37,7 +37,7 @@ from gradledger_monitor.model.objectives import Objective, fair_together
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.balance.beside import smooths_ignored
 from gradledger_monitor.rules.balance.divisors import is_one_whole_mean
-from gradledger_monitor.rules.balance.episodes import may_be_of_episodes
+from gradledger_monitor.rules.balance.episodes import may_be_of_episodes, weighs_elements
 from gradledger_monitor.rules.balance.evidence import (
     Near,
     coefficient_explains,
@@ -48,7 +48,6 @@ from gradledger_monitor.rules.balance.evidence import (
     is_multiplied_by_samples,
     may_pass_on_gradients,
     starts_from_earlier_losses,
-    weighs_elements,
 )
 from gradledger_monitor.rules.balance.explanations import explain, multiplied_by
 from gradledger_monitor.rules.balance.further import (
@@ -189,9 +188,14 @@ def weighted_by_design(facts: StepFacts) -> str | None:
     """Why the weights of tokens are no mistake, if the run or its loss shows that."""
     if facts.run.contract in ("sequence", "sample"):
         return f"the run declares one weight per {facts.run.contract}"
-    if weighs_elements(facts.terms):
-        return WEIGHTED_INSIDE
     return OWN_LOSSES if facts.separate_losses else None
+
+
+def why_no_loss_is_judged(facts: StepFacts) -> str | None:
+    """Why the terms of a window are no losses with a count: single elements, or added again."""
+    if weighs_elements(facts.terms):
+        return EPISODES
+    return ADDED_AGAIN if facts.adds_losses_again else None
 
 
 def diagnose(facts: StepFacts, past: Sequence[Closed]) -> list[Diagnosis]:
@@ -206,8 +210,8 @@ def diagnose(facts: StepFacts, past: Sequence[Closed]) -> list[Diagnosis]:
     intended = weighted_by_design(facts)
     if intended:
         return [Diagnosis("by_design", intended)]
-    if facts.adds_losses_again:
-        return [Diagnosis("unmeasured", ADDED_AGAIN)]
+    if reason := why_no_loss_is_judged(facts):
+        return [Diagnosis("unmeasured", reason)]
     if holds_the_whole_window(facts):
         return [Diagnosis("unmeasured", _why_of_the_whole_window(facts))]
     if facts.together is not None:

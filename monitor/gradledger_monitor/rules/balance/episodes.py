@@ -9,11 +9,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gradledger_monitor.model.losses.term_weights import has_own_weights
+from gradledger_monitor.model.losses.term_weights import differ, has_own_weights
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.objectives import Objective
+from gradledger_monitor.model.readings import WeightedTerm
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.balance.patterns import Closed
+
+SINGLE_ELEMENTS = 3  # terms of one element each: a loop over the steps of an episode, not heads
+
+
+def weighs_elements(terms: list[WeightedTerm]) -> bool:
+    """Whether a loss is the sum of single elements with different weights, as in REINFORCE.
+
+    Those on several heads are the losses of several tasks.
+    """
+    elements: dict[tuple[int, int, str, int | None], list[float]] = {}
+    for t in terms:
+        if t.tokens == 1:
+            key = (t.rank, t.micro_batch, t.loss_term.kind, t.loss_term.head)
+            elements.setdefault(key, []).append(t.weight)
+    return any(len(each) >= SINGLE_ELEMENTS and differ(each) for each in elements.values())
 
 
 def may_be_of_episodes(facts: StepFacts, objective: Objective, past: Sequence[Closed] = ()) -> bool:

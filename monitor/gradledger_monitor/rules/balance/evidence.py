@@ -15,7 +15,6 @@ from gradledger_monitor.model.losses.repeated import (
     may_have_parts_of_one_loss,
     passes_of_one_loss,
 )
-from gradledger_monitor.model.losses.term_weights import differ
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.objectives import BARE, Objective
 from gradledger_monitor.model.readings import (
@@ -28,7 +27,6 @@ from gradledger_monitor.model.tolerances import WEIGHT
 
 SINGLE = 2e-6  # relative error of a ratio of two single-precision numbers
 LISTS = 3  # micro-batches that must have as many elements as a list has pairs
-SINGLE_ELEMENTS = 3  # terms of one element each: a loop over the steps of an episode, not heads
 SMOOTHING = "LabelSmoothing"  # kind of a sum of the log-probabilities of all classes
 _PICKS = ("Gather", "Index")  # of one log-probability per token, by hand
 # Beginnings of the kinds of losses: cross entropies against class indices, and all of which an
@@ -47,16 +45,6 @@ class Near:
 
     def __call__(self, value: float) -> bool:
         return value != 0 and abs(self._balance / value - 1) <= self._tolerance
-
-
-def weighs_elements(terms: list[WeightedTerm]) -> bool:
-    """Whether a loss is the sum of single elements with different weights, as in REINFORCE."""
-    elements: dict[tuple[int, int, str], list[float]] = {}
-    for t in terms:
-        if t.tokens == 1:
-            of_kind = elements.setdefault((t.rank, t.micro_batch, t.loss_term.kind), [])
-            of_kind.append(t.weight)
-    return any(len(each) >= SINGLE_ELEMENTS and differ(each) for each in elements.values())
 
 
 def reductions(objective: Objective) -> set[str]:

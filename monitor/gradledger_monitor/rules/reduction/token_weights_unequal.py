@@ -15,9 +15,9 @@ from gradledger_monitor.model.token_ledger import Entry, total
 from gradledger_monitor.model.unmeasured import SKIPPED, WITHOUT_BACKWARD
 from gradledger_monitor.rules.balance.beside import counted_by, leaves_out_elements
 from gradledger_monitor.rules.balance.diagnosis import (
-    ADDED_AGAIN,
     reason_without_objective,
     weighted_by_design,
+    why_no_loss_is_judged,
     why_undecided,
 )
 from gradledger_monitor.rules.balance.evidence import (
@@ -150,8 +150,8 @@ class TokenWeightsUnequal(Rule):
         intended = weighted_by_design(facts)
         if intended:
             return not_applicable(intended)
-        if facts.adds_losses_again:
-            return not_measured(ADDED_AGAIN)
+        if reason := why_no_loss_is_judged(facts):
+            return not_measured(reason)
         if facts.objective is None:
             return not_measured(reason_without_objective(facts))
         if undecided := why_undecided(facts, window.of_same_loss):
