@@ -2261,6 +2261,27 @@ def test_a_coefficient_of_1_over_k_is_a_second_division_if_gradients_were_divide
     assert ("reduction.double_division" in accused(judged(steps))) is named
 
 
+@pytest.mark.parametrize(
+    ("kind", "reduction", "divisors", "named"),
+    [
+        ("MseLossBackward0", "mean", [4.0, 4.0], True),  # whose mean divides by its rows itself
+        ("MseLossBackward0", "mean", [4.0], False),
+        ("MeanBackward0", "mean", [4.0, 4.0], False),  # one may be a count of what it reduces
+        ("SumBackward0", "none", [4.0, 4.0], False),
+    ],
+)
+def test_a_further_loss_of_k_rows_is_divided_by_k_twice(
+    kind: str, reduction: str, divisors: list[float], named: bool
+) -> None:
+    main = term(6, 1 / 24, divisors=[4.0])
+    weight = 0.1 / 4 / math.prod(divisors)
+    further = dataclasses.replace(
+        term(4, weight, reduction, divisors=divisors, coefficient=0.1), kind=kind
+    )
+    diagnoses = diagnose(facts(record([[main, further]] * 4)), [])
+    assert ("term_double" in [d.pattern for d in diagnoses]) == named
+
+
 # ---------------------------------------------------------------------- constants, and K
 
 

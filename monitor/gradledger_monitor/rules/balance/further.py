@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 
 from gradledger_monitor.model.numbers import number
-from gradledger_monitor.model.objectives import Objective
+from gradledger_monitor.model.objectives import BARE, Objective
 from gradledger_monitor.model.readings import WeightedTerm
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.tolerances import WEIGHT
@@ -253,7 +253,8 @@ def is_divided_twice(facts: StepFacts, objective: Objective) -> bool:
     """Whether K divides a further objective twice, and the main one once.
 
     One of the two may be a count of the loss, such as the number of layers; if a count of its
-    elements is K, it is. A division by 2 is an average of two more often.
+    elements is K, it is, unless the loss is a mean, which divides by its counts itself. A division
+    by 2 is an average of two more often.
     """
     k = facts.micro_batches_of(objective)
     if k < FEWEST_DIVIDED or k == facts.run.world_size:
@@ -265,8 +266,15 @@ def is_divided_twice(facts: StepFacts, objective: Objective) -> bool:
     return (
         divides(objective, 2)
         and divides(facts.objectives[0], 1)
-        and not any(_may_cancel(term, k) or k in shape(term) for term in objective.terms)
+        and not any(_may_be_count(term, k) for term in objective.terms)
     )
+
+
+def _may_be_count(term: WeightedTerm, k: int) -> bool:
+    """Whether K may be a count of the elements that the loop divides by, and not the mean."""
+    loss = term.loss_term
+    divides_itself = loss.reduction == "mean" and not loss.kind.startswith(BARE)
+    return not divides_itself and (_may_cancel(term, k) or k in shape(term))
 
 
 def divide_each(objective: Objective, numbers: set[int], times: int = 1) -> bool:
