@@ -205,7 +205,7 @@ def _effect(facts: StepFacts) -> str:
 
 
 def _is_scale_lowered(lost: Sequence[MicroBatch], applied: Sequence[MicroBatch]) -> bool:
-    """Whether the loop lowered a loss scale of its own after these: some gradient overflowed."""
+    """Whether the loop lowered the loss scale by hand after these: some gradient overflowed."""
     before = [factor for m in lost for factor in _loss_factors(m)]
     after = [factor for m in applied for factor in _loss_factors(m)]
     if not before or not after:
