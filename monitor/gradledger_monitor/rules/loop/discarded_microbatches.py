@@ -66,12 +66,12 @@ class DiscardedMicrobatches(Rule):
     The same losses run again on the same data; a backward for the gradient of an input (adversarial
     training), which is looked for in the first 16 backwards, and as long as there is one; the loss
     or the norm was not finite; the loop multiplies its losses by 128 or more, and lowered that
-    factor after it discarded gradients, as a loss scale by hand after an overflow; or all whole windows that were discarded had larger norms than the
-    step, so that a guard discarded the gradients (``loop.dropped_windows`` counts those); more than
-    one in eight windows hold a single micro-batch and this one applies a single one, so the loop
-    does not accumulate; the backward belongs to another optimizer, which may step later; the
-    parameters changed before the gradients were zeroed (SAM); backwards before the first step,
-    which may measure gradients.
+    factor after it discarded gradients, as a loss scale by hand after an overflow; or all whole
+    windows that were discarded had larger norms than the step, so that a guard discarded the
+    gradients (``loop.dropped_windows`` counts those); more than one in eight windows hold a single
+    micro-batch and this one applies a single one, so the loop does not accumulate; the backward
+    belongs to another optimizer, which may step later; the parameters changed before the gradients
+    were zeroed (SAM); backwards before the first step, which may measure gradients.
 
     **Incidents**
 
