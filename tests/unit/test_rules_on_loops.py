@@ -225,6 +225,26 @@ def test_of_several_clips_the_first_is_reported_with_what_all_leave() -> None:
     assert finding.evidence["first_microbatch_left"] == pytest.approx(0.125)
 
 
+def scaled_between(*windows: list[float | None]) -> bool:
+    """Whether windows are reported, each with what scales the gradients between its backwards."""
+    steps = []
+    for number, factors in enumerate(windows, 1):
+        step = record([term(10, 1 / 30) for _ in [0.0, *factors]], number)
+        for micro_batch, factor in zip(step.micro_batches[1:], factors, strict=True):
+            micro_batch.rescaled = factor
+        steps.append(facts(step))
+    return "loop.clip_every_microbatch" in {f.rule for f in judged(steps).findings}
+
+
+def test_a_clip_by_hand_between_backwards_is_reported() -> None:
+    assert scaled_between([0.5, 0.6], [0.7, None])
+    assert scaled_between([0.5], [0.7])
+    assert not scaled_between([0.5, 0.6])  # needs another window
+    assert not scaled_between([0.5, 0.6], [0.5, 0.6])  # the same in each
+    assert not scaled_between([0.9, 0.9], [0.8, 0.8])  # moving averages
+    assert not scaled_between([0.5, 0.6], [2.0, 0.4])  # a clip does not enlarge
+
+
 def test_losses_of_the_backward_before_and_further_ones_are_a_running_total() -> None:
     def backwards(*added: list[Term], fresh: bool = False) -> Finding | None:
         """Each has the losses of the one before, and further ones."""

@@ -7,7 +7,9 @@ import math
 from gradledger_monitor.model.clipping import CLIP_CALLS, clip_coefficient
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.numbers import number
-from gradledger_monitor.rules.number_text import percent
+from gradledger_monitor.rules.balance.evidence import Near
+from gradledger_monitor.rules.number_text import counted, percent, significant
+from gradledger_monitor.rules.reduction.common import varies
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_applicable, not_measured
 
 FIX = """\
@@ -22,7 +24,9 @@ class ClipEveryMicrobatch(Rule):
 
     **What it sees**
 
-    A clip by norm or by value between two backwards of one window.
+    A clip by norm or by value between two backwards of one window. Or the loop itself scales the
+    gradients down between backwards, by factors that differ, so that the weights of the
+    micro-batches and the balance do, too.
 
     **Why it matters**
 
@@ -37,14 +41,16 @@ class ClipEveryMicrobatch(Rule):
     **When it is silent**
 
     The clip follows the last backward; its limit is infinite, so that it only measures the
-    norm.
+    norm. The loop scales the gradients down by one factor, as in a moving average, or so that all
+    weights are equal, as in a running mean; or it limits single values by hand.
 
     **Incidents**
 
     huggingface/transformers#986, facebookresearch/lingua#59, huggingface/diffusers#721
     """
 
-    points_at = ("clip_norm", "clip_value")
+    points_at = ("clip_norm", "clip_value", "backward")
+    inhibits = ("reduction.balance_off",)
 
     def evaluate(self, window: Window) -> Outcome:
         """A finite clip before the last backward of the window."""
@@ -52,6 +58,9 @@ class ClipEveryMicrobatch(Rule):
         record = facts.record
         if "clip_norm" in record.missing:
             return not_measured(record.missing["clip_norm"])
+        factors = _factors(window)
+        if factors:
+            return _by_hand(factors, len(record.micro_batches))
         clips = [event for event in record.events if event.own and event.op in CLIP_CALLS]
         if not clips:
             return OK if window.past else not_applicable("the loop does not clip")
@@ -75,6 +84,42 @@ class ClipEveryMicrobatch(Rule):
             limit=number(inside[0].limit),
             first_microbatch_left=shrunk,
         )
+
+
+def _factors(window: Window) -> list[float]:
+    """What the loop itself scales the gradients by between backwards, if it may be a clip by hand.
+
+    Factors that follow from the data: they differ, so that the balance does, and leave unequal
+    weights. A moving average has one factor, and a running mean leaves equal weights.
+    """
+    facts, objective = window.facts, window.balance.objective
+    factors = [f for _, m in facts.applied if (f := number(m.rescaled)) is not None]
+    if not factors or max(factors) > 1 or objective is None or not facts.ledger:
+        return []
+    near = Near(factors[0], facts.tolerance)
+    one = len(factors) > 1 and all(map(near, factors))
+    even = objective.reading.is_even(facts.tolerance)
+    return [] if one or even or not varies(window) else factors
+
+
+def _by_hand(factors: list[float], total: int) -> Outcome:
+    shrunk, times = math.prod(factors), counted(len(factors), "time")
+    each = " and ".join(map(significant, factors)) if len(factors) < 3 else ""
+    by = (
+        f" by {each}" if each else f" by {significant(min(factors))} to {significant(max(factors))}"
+    )
+    return finding(
+        "warning",
+        "Gradients are scaled down before the last backward",
+        f"The loop itself multiplies the gradients{by} between the {total} backwards of this "
+        f"window, {times}, and by other factors in other windows. A clip by hand of the partial "
+        "sums does this. The first micro-batch has "
+        f"{percent(shrunk)} of its size when the last one is added.",
+        FIX,
+        times_scaled=len(factors),
+        micro_batches=total,
+        first_microbatch_left=shrunk,
+    )
 
 
 def _shrunk(shrunk: float) -> str:
