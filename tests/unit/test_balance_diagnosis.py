@@ -359,6 +359,34 @@ def test_the_count_of_an_earlier_window_is_named_at_the_first_window_that_shows_
     assert pattern_and_ratio(even(1.25, "sum"), fair, *before(0.5))[0] == "wandering"
 
 
+def test_the_count_of_most_windows_is_named_in_each_one_that_has_another() -> None:
+    """A constant divisor, which is the count of full windows, and not of an epoch's last one."""
+    full, short = Closed(4, 1.0, 160.0, "fair", unit="tokens"), Closed(4, 1.25, 200.0, "stale")
+    assert pattern_and_ratio(even(1.25, "sum"), full, full, short, full) == ("stale", 1.25)
+    assert pattern_and_ratio(even(1.25, "sum"), short, full)[0] != "stale"  # as often by chance
+
+
+def test_a_division_by_one_micro_batch_more_or_less_is_named() -> None:
+    def window(balance: float, *divisors: float, of: int = 4, **fields: Any) -> StepFacts:
+        terms = [term(50, balance / 50 / of, divisors=list(divisors), **fields) for _ in range(of)]
+        return facts(record(terms))
+
+    assert pattern_and_ratio(window(4 / 3, 3), *before(4 / 3)) == ("partial", 4 / 3)
+    assert pattern_and_ratio(window(4 / 5, 5), *before(4 / 5)) == ("partial", 4 / 5)
+    assert pattern_and_ratio(window(4 / 5, 5), *before(3 / 5, micro_batches=3))[0] == "partial"
+    assert pattern_and_ratio(window(4 / 5, 5))[0] == "pending"
+    for other in (
+        window(4 / 5),  # not written
+        window(4 / 6, 6),  # may be a weight
+        window(4 / 5, 5, rows=5),  # a count of what the micro-batch holds
+        window(2 / 3, 3, of=2, reduction="sum"),
+    ):
+        wrong = Closed(other.micro_batches, other.ledger.balance, 200.0, "pending")  # type: ignore[union-attr]
+        assert pattern_and_ratio(other, wrong)[0] != "partial"
+    fair = Closed(4, 1.0, 200.0, "fair")  # K is right there
+    assert pattern_and_ratio(window(4 / 5, 5), fair, *before(4 / 5))[0] != "partial"
+
+
 def test_a_count_that_each_micro_batch_has_is_its_own_and_not_that_of_an_earlier_window() -> None:
     """After a first window of one micro-batch, of which both explanations say the same."""
     past = Closed.of(facts(record([term(6, 1 / 6, "sum")])), Diagnosis("fair"))

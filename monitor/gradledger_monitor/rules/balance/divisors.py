@@ -16,12 +16,13 @@ from gradledger_monitor.rules.balance.evidence import (
     SINGLE,
     Near,
     has_one_term_in_each,
+    is_divided_by,
     is_round,
     is_undivided_alone,
     reductions,
     weight_of_elements,
 )
-from gradledger_monitor.rules.balance.patterns import Closed, Diagnosis, wrong_windows
+from gradledger_monitor.rules.balance.patterns import FAIR, Closed, Diagnosis, wrong_windows
 from gradledger_monitor.rules.number_text import significant
 
 MEAN_OF_ALL = "Each micro-batch is divided by the number of all its elements, and by nothing else"
@@ -37,6 +38,7 @@ AS_MANY_MEANS = (
     "number: if they are of several models or heads, K divides the loss, and scale= with that "
     "number declares it; if the division averages them, none by K is left"
 )
+DIVIDED_BY = "Each loss is divided by {}"
 UNDIVIDED_MEANS = (
     "each micro-batch adds up several means, and nothing divides them: if they are of several "
     "models or heads, the division by K is missing; if they are of samples, the loss is a sum; "
@@ -103,6 +105,38 @@ def by_sum_of_means(
         return Diagnosis("unmeasured", AS_MANY_MEANS, objective)
     evidence = SUM_OF_MEANS.format(means)
     return Diagnosis("constant", objective=objective, evidence=evidence)
+
+
+def by_number_beside_k(
+    facts: StepFacts, objective: Objective, balance: float, past: Sequence[Closed]
+) -> Diagnosis | None:
+    """K - 1 or K + 1 divides the only loss, a mean, in all windows: the loop counts one off.
+
+    A written division by such a number is hardly a weight. If it is one, K does not divide the
+    loss. A half is a weight.
+    """
+    k, counts = facts.micro_batches_of(objective), _counts(objective)
+    if k == 1 or len(facts.objectives) > 1 or reductions(objective) != {"mean"}:
+        return None
+    scale = facts.run.declared_scale or 1.0
+    windows = [(c.micro_batches, (c.balance or 0.0) / scale) for c in wrong_windows(past)]
+    if not windows or any(c.pattern in FAIR for c in past):
+        return None
+    for divisor in (k - 1, k + 1):
+        written = divisor > 2 and is_divided_by(objective, divisor)
+        if not written or divisor in counts or divisor == facts.run.world_size:
+            continue
+        ratios = [(b, n / divisor) for n, b in [*windows, (k, balance)]]
+        if all(Near(b, facts.tolerance)(ratio) for b, ratio in ratios):
+            evidence = DIVIDED_BY.format(divisor)
+            return Diagnosis("partial", objective=objective, ratio=k / divisor, evidence=evidence)
+    return None
+
+
+def _counts(objective: Objective) -> set[float | None]:
+    """What an additional mean would divide the losses of the micro-batches by."""
+    terms = [(term.tokens, term.loss_term) for term in objective.terms]
+    return {c for n, loss in terms for c in (n, loss.rows, loss.size, loss.elements)}
 
 
 def _means_in_each(objective: Objective) -> int | None:

@@ -22,6 +22,7 @@ from gradledger_monitor.rules.balance.divisors import (
     are_shares,
     by_divisors_of_micro_batches,
     by_mean_over_all,
+    by_number_beside_k,
     by_sum_of_means,
     weighs_its_constant,
 )
@@ -96,7 +97,7 @@ def explain(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> D
        explains any of these numbers, and is harmless. Then groups of ranks (``groups_of_ranks``).
     6. Losses whose balances add up to 1: a mean of tasks, if each has a head; else not known.
        Or those that add up to K, if their number divides each.
-    7. A number besides K, or that of all its elements, divides each micro-batch; or means add up.
+    7. Another number than K divides each micro-batch, such as of its elements; or means add up.
     8. The token counts of earlier windows (``_by_earlier_count``).
     9. Bare numbers (``_by_number``): B = R, 1/R, K, 1/K; those times a known constant in front of
        the loss (``_by_number_and_coefficient``).
@@ -130,6 +131,7 @@ def explain(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> D
         or by_divisors_of_micro_batches(facts, objective, balance)
         or by_sum_of_means(facts, objective, balance, past)
         or by_mean_over_all(facts, objective, balance)
+        or by_number_beside_k(facts, objective, balance, past)
         or _by_earlier_count(facts, objective, balance, past)
         or _by_number_and_coefficient(facts, objective, balance, past)
         or _by_number(facts, objective, balance, past)
@@ -311,11 +313,11 @@ def _by_earlier_count(
 ) -> Diagnosis | None:
     """The divisor is the number of tokens of the last fair window, in all windows since alone.
 
-    The divisor of a fair window is its own count, so that a stale one is off by a known number. Of
-    means, equal micro-batches that are not divided have the same balance.
+    Or in windows before it, too, if most have this number. The divisor of a fair window is its own
+    count. Of means, equal micro-batches that are not divided have the same balance.
     """
-    even = objective.reading.is_even(facts.tolerance)
-    if not even or is_bare_reduction(objective) or "mean" in reductions(objective):
+    summed = not is_bare_reduction(objective) and "mean" not in reductions(objective)
+    if not summed or not objective.reading.is_even(facts.tolerance):
         return None
     fair, since = None, [(balance, objective.ledger.tokens)]
     before: list[tuple[float, float]] = []
@@ -332,7 +334,8 @@ def _by_earlier_count(
     def is_divisor(measured: tuple[float, float]) -> bool:
         return Near(measured[0], facts.tolerance)(measured[1] / count)
 
-    if any(map(is_divisor, before)) or not all(map(is_divisor, since)):
+    usual = 2 * sum(c.pattern in FAIR and c.tokens == count for c in past) > len(past)
+    if (any(map(is_divisor, before)) and not usual) or not all(map(is_divisor, since)):
         return None  # a constant, which the count of a window equals by chance
     return Diagnosis("stale", objective=objective, ratio=balance)
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from gradledger_monitor.model.findings import Outcome
-from gradledger_monitor.rules.gradient_scale_effects import intermittent_factor_effect
+from gradledger_monitor.rules.gradient_scale_effects import (
+    constant_factor_effect,
+    intermittent_factor_effect,
+)
 from gradledger_monitor.rules.number_text import counted, significant
 from gradledger_monitor.rules.reduction.common import (
     BALANCE_OFF,
@@ -55,7 +58,8 @@ class PartialWindow(Rule):
 
     A window of k micro-batches has a balance of k/K, where K is the number of micro-batches in
     the last window with a correct balance; or in the first one, if it comes later. Or windows of
-    several lengths have a balance of k/K of one number, where most hold K micro-batches.
+    several lengths have a balance of k/K of one number, where most hold K micro-batches. Or all
+    have k, and a division by K = k - 1 or K = k + 1 is written.
 
     **Why it matters**
 
@@ -93,6 +97,8 @@ class PartialWindow(Rule):
         k, ratio = micro_batches(window), window.balance.ratio
         full, constant = round(k / ratio), window.balance.constant
         usual = f"The last balanced window held {counted(full, 'micro-batch')}"
+        if constant == 1 and window.balance.evidence:
+            return _always(window, full)
         if constant != 1:
             held = counted(full, "micro-batch")
             usual = f"Windows of {held} have a balance of {significant(constant)}"
@@ -120,6 +126,24 @@ def _left_out(window: Window) -> str:
         f"The DataLoader yielded {counted(window.facts.record.batches or 0, 'batch')} "
         f"for it, and no backward followed {left_out} of them: a guard against a loss that is "
         "not finite may skip it. "
+    )
+
+
+def _always(window: Window, divisor: int) -> Outcome:
+    """The condition of the window counts one micro-batch too many, or one too few."""
+    k, ratio = micro_batches(window), window.balance.ratio
+    held = counted(k, "micro-batch")
+    return finding(
+        "warning",
+        f"Windows of {held} are divided by {divisor}",
+        f"{window.balance.evidence}, and a window holds {held}, so the balance is "
+        f"{significant(balance(window))} = {k}/{divisor}{of_declared(window)}. "
+        f"{constant_factor_effect(ratio, window.facts)}.",
+        _fix(window, longer=False),
+        balance=round(balance(window), 6),
+        micro_batches=k,
+        divisor=divisor,
+        factor=round(ratio, 6),
     )
 
 
