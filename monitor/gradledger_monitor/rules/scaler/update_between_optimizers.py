@@ -40,6 +40,7 @@ class UpdateBetweenOptimizers(Rule):
     """
 
     points_at = ("update",)
+    inhibits = ("reduction.balance_off",)  # of the windows in which the update changes the scale
     precondition = SCALER_IN_USE
 
     def evaluate(self, window: Window) -> Outcome:
