@@ -149,6 +149,15 @@ def test_the_table_states_where_a_factor_changes_the_weight_of_decay(name: str) 
     assert stays != effects.adds_decay_to_gradient(name)
 
 
+def test_of_radam_it_is_stated_that_its_first_updates_cancel_nothing() -> None:
+    measured = ratios(torch.optim.RAdam, [FACTOR] * STEPS)
+    assert measured[: SETTLED - 1] == pytest.approx([FACTOR] * (SETTLED - 1), rel=0.01)
+    assert measured[SETTLED:] == pytest.approx([1.0] * (STEPS - SETTLED), rel=0.06)
+    of = facts(record([term(8, 1 / 8)]), optimizers=["RAdam"])
+    for text in (effects.constant_factor_effect(4.0, of), effects.changing_factor_effect(of)):
+        assert text.startswith("After its first five updates, RAdam cancels")
+
+
 def lbfgs_update(start: float, factor: float) -> float:
     """How far one step of LBFGS moves two parameters whose loss is multiplied by a factor."""
     parameter = nn.Parameter(torch.tensor([start, -start], dtype=torch.float64))

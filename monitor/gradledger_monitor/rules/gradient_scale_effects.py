@@ -69,6 +69,12 @@ def _algorithm(optimizer: str) -> str:
     return name[1] if name else ""
 
 
+def _settled(optimizer: str) -> str:
+    """The subject of a sentence on what an optimizer cancels, with the updates that it does not."""
+    late = _algorithm(optimizer) == "radam"
+    return f"After its first five updates, {optimizer}" if late else optimizer
+
+
 def _response(facts: StepFacts) -> Response | None:
     """The response of the optimizer; that of an update by hand is measured."""
     if facts.record.by_hand:
@@ -93,7 +99,8 @@ def constant_factor_effect(factor: float, facts: StepFacts) -> str:
             )
         case "normalised":
             return (
-                f"{optimizer} cancels most of a constant factor of {significant(factor)}, so the "
+                f"{_settled(optimizer)} cancels most of a constant factor of "
+                f"{significant(factor)}, so the "
                 f"loss curve hides it. Clipping thresholds, epsilon{_decay(optimizer)} and "
                 "comparisons of gradient norms are off by the factor, and so are the updates "
                 "wherever the factor changes"
@@ -128,8 +135,8 @@ def intermittent_factor_effect(factor: float, facts: StepFacts) -> str:
         case "normalised" | "momentum_sign":
             less = "less" if abs(factor) < 1 else "more"
             return (
-                f"{optimizer} cancels only a constant factor, so steps like this one weigh {less} "
-                "than the others"
+                f"{_settled(optimizer)} cancels only a constant factor, so steps like this one "
+                f"weigh {less} than the others"
             )
         case "proportional":
             return f"{constant_factor_effect(factor, facts)}, in steps like this one only"
@@ -141,7 +148,7 @@ def changing_factor_effect(facts: StepFacts) -> str:
     optimizer = facts.optimizer_name
     match _response(facts):
         case "normalised" | "momentum_sign":
-            return f"{optimizer} cancels a constant factor, but not one that changes"
+            return f"{_settled(optimizer)} cancels a constant factor, but not one that changes"
         case "proportional":
             return f"With {optimizer}, the effective learning rate changes with the balance"
         case "sign":
