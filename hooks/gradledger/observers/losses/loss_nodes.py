@@ -23,7 +23,12 @@ from gradledger.observers.losses.found_losses import (
 )
 from gradledger.observers.losses.loss_patterns import compares_examples, soft_target_side
 from gradledger.observers.losses.masks_below import ELEMENTWISE_LOSSES, mask_below
-from gradledger.observers.losses.node_names import PICKS, REDUCTIONS, SOFT_CROSS_ENTROPY
+from gradledger.observers.losses.node_names import (
+    PICKS,
+    REDUCTIONS,
+    SCRIPTED,
+    SOFT_CROSS_ENTROPY,
+)
 from gradledger.observers.losses.sample_counts import sample_count
 from gradledger.observers.losses.saved_hooks import has_unpack_hook, saved
 from gradledger.observers.losses_compiled.terms import compiled_term
@@ -35,6 +40,10 @@ REDUCTION_NAMES: tuple[Reduction, ...] = ("none", "mean", "sum")
 USUAL_IGNORED = -100  # the default of PyTorch
 _HIDDEN_WEIGHTS = "the loss's class weights are held by a saved-tensor hook"
 HIDDEN = "the tensor saved for the loss is held by a saved-tensor hook (checkpointing)"
+
+OF_TORCHSCRIPT = (
+    "TorchScript computes a part of the loss, where it cannot be seen: run with PYTORCH_JIT=0"
+)
 
 
 @dataclass(frozen=True)
@@ -51,6 +60,9 @@ def open_term(loss: LossNode) -> OpenTerm:
     """The loss term as far as it is known before backward reaches the loss node."""
     node = loss.smoothed or loss.node
     call = call_of(loss.node)
+    if _is_scripted(loss.node) or _is_scripted(loss.path.function):
+        missing = {"tokens": OF_TORCHSCRIPT, "weight": OF_TORCHSCRIPT}
+        return OpenTerm(loss.name, "none", missing=missing)
     if loss.compiled is not None:
         term = compiled_term(loss.compiled)
     elif loss.hidden:
@@ -80,6 +92,10 @@ def open_term(loss: LossNode) -> OpenTerm:
     term.nonlinear, term.penalty = loss.path.nonlinear, loss.penalty
     term.compares = loss.reduction is not None and compares_examples(loss)
     return term
+
+
+def _is_scripted(node: Any) -> bool:
+    return node is not None and node.name().endswith(SCRIPTED)
 
 
 def valid_mask(loss: LossNode) -> torch.Tensor | None:

@@ -48,6 +48,10 @@ NORMS = frozenset(
     {"LinalgVectorNormBackward0", "NormBackward0", "NormBackward1", "LinalgMatrixNormBackward0"}
 )
 
+# The end of the name of a part of a function that TorchScript has optimized: its node does not
+# show what it computes.
+SCRIPTED = "DifferentiableGraphBackward"
+
 LOG_SOFTMAX = "LogSoftmaxBackward0"
 SOFTMAXES = frozenset({LOG_SOFTMAX, "SoftmaxBackward0"})
 LOGSUMEXP = "LogsumexpBackward0"

@@ -18,6 +18,7 @@ from gradledger.capture.open_terms import OpenTerm
 from gradledger.observers.losses.found_losses import LossNode, Rows
 from gradledger.observers.losses.loss_nodes import (
     HIDDEN,
+    OF_TORCHSCRIPT,
     count_elements,
     counted_mask,
     hides_ignored,
@@ -40,7 +41,9 @@ def watch_upstream(
 
     ``has_grad_tensors``: the gradient may be the caller's own tensor, so it must be copied.
     """
-    undo = []
+    undo: list[Callable[[], None]] = []
+    if term.missing.get("weight") == OF_TORCHSCRIPT:
+        return undo
     if loss.path.function is not None:
 
         def at_function(grads: tuple[Any, ...]) -> None:
