@@ -268,6 +268,38 @@ def test_graphs_recompiles_code_and_results_are_those_without_hooks(loss_of: Los
     assert watched == alone
 
 
+def broken_before_division(
+    model: nn.Module, inputs: Tensor, labels: Tensor, count: Tensor
+) -> Tensor:
+    """The graph that divides has no loss."""
+    total = F.cross_entropy(logits_of(model, inputs), labels.flatten(), reduction="sum")
+    torch._dynamo.graph_break()
+    return total / count
+
+
+def broken_twice(model: nn.Module, inputs: Tensor, labels: Tensor, count: Tensor) -> Tensor:
+    """The mean of a micro-batch, and two graphs that divide it."""
+    loss = F.cross_entropy(logits_of(model, inputs), labels.flatten())
+    torch._dynamo.graph_break()
+    half = loss / 2
+    torch._dynamo.graph_break()
+    return 0.5 * half
+
+
+@pytest.mark.parametrize("loss_of", [broken_before_division, broken_twice])
+def test_a_loss_passes_graphs_that_divide_it(loss_of: Loss) -> None:
+    eager, compiled = Recording(), Recording()
+    train(loss_of, recording(eager), None)
+    train(loss_of, recording(compiled))
+    assert weights(compiled) == weights(eager)
+    assert all(weight is not None for each in weights(compiled) for _, _, weight in each)
+    assert compiled.evaluation().verdict == eager.evaluation().verdict
+    assert (UNEQUAL in accused(compiled.evaluation())) == (loss_of is broken_twice)
+    alone, watched = compiled_twice(loss_of)
+    assert alone[0], "Dynamo generated no code"
+    assert watched == alone
+
+
 @pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler")
 def test_inductor_generates_the_same_code_and_the_loss_is_read() -> None:
     """``reduce-overhead`` as far as it goes without a GPU."""
@@ -341,18 +373,34 @@ def by_a_prediction(model: nn.Module, inputs: Tensor, labels: Tensor, count: Ten
     return (losses * logits.detach().softmax(-1)[:, 0]).sum() / count
 
 
-def broken_before_division(
+def broken_before_reduction(
     model: nn.Module, inputs: Tensor, labels: Tensor, count: Tensor
 ) -> Tensor:
-    """The graph that divides has no loss."""
-    total = F.cross_entropy(logits_of(model, inputs), labels.flatten(), reduction="sum")
+    """The graph that adds up and divides has no loss, and gets more than a number."""
+    losses = F.cross_entropy(logits_of(model, inputs), labels.flatten(), reduction="none")
     torch._dynamo.graph_break()
-    return total / count
+    return losses.sum() / count
 
 
-@pytest.mark.parametrize(
-    "loss_of", [squared, with_penalty, assigned, by_a_prediction, broken_before_division]
-)
+def broken_before_square(model: nn.Module, inputs: Tensor, labels: Tensor, count: Tensor) -> Tensor:
+    total = sums(model, inputs, labels, count)
+    torch._dynamo.graph_break()
+    return total**2
+
+
+def broken_before_penalty(
+    model: nn.Module, inputs: Tensor, labels: Tensor, count: Tensor
+) -> Tensor:
+    total = sums(model, inputs, labels, count)
+    torch._dynamo.graph_break()
+    return total + sum(parameter.square().sum() for parameter in model.parameters())
+
+
+UNREADABLE = [squared, with_penalty, assigned, by_a_prediction]
+UNREADABLE += [broken_before_reduction, broken_before_square, broken_before_penalty]
+
+
+@pytest.mark.parametrize("loss_of", UNREADABLE)
 def test_a_graph_that_looks_different_is_not_measured(loss_of: Loss) -> None:
     recorded = Recording()
     watched = train(loss_of, recording(recorded))

@@ -48,7 +48,7 @@ from gradledger.observers.losses.node_names import (
     REDUCTIONS,
     SCALINGS,
 )
-from gradledger.observers.losses_compiled.live import CompiledLoss, compiled_losses
+from gradledger.observers.losses_compiled.live import CompiledLoss, compiled_losses, passed_on
 from gradledger.observers.losses_out_of_sight.calls import call_of
 from gradledger.observers.losses_out_of_sight.hidden import data_input, reduces_by_itself
 
@@ -91,6 +91,12 @@ class _Walk:
             compiled = compiled_losses(node, visit.edge.output)
             if compiled:
                 self.losses += [_compiled_loss(each, visit) for each in compiled]
+                continue
+            passed = passed_on(node, visit.edge.output)
+            if passed is not None:
+                path = _through_compiled(visit.path, passed.divided)
+                for below in passed.numbers:
+                    self._push(Edge(*below), path)
                 continue
             loss = (
                 loss_at(node, name, visit.path)
@@ -261,10 +267,13 @@ def _is_outermost(edge: Edge) -> bool:
 
 def _compiled_loss(compiled: CompiledLoss, visit: _Visit) -> LossNode:
     """A loss inside a compiled graph: the path to it goes on there."""
-    path = visit.path
-    if path.function is None and compiled.planned.divided:
-        path = path.divided_by(0.0)
+    path = _through_compiled(visit.path, compiled.planned.divided)
     return LossNode(visit.edge.node, compiled.planned.kind, path, compiled=compiled)
+
+
+def _through_compiled(path: GraphPath, divided: bool) -> GraphPath:
+    """The path continued through a compiled graph, whose divisor is not known."""
+    return path.divided_by(0.0) if divided and path.function is None else path
 
 
 def _divides_losses_by_one(node: Any, name: str) -> bool:

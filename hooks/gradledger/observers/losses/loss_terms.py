@@ -64,7 +64,10 @@ GATHERED_BY_FUNCTION = (
 )
 FEW_LOSSES = 4  # of one backward, of which each is searched for cached features
 TOO_MANY = f"more than {MAX_TERMS} loss nodes in one backward"
-COMPILED_AUTOGRAD = "backward runs under compiled autograd, which would compile the hooks each time"
+COMPILED_AUTOGRAD = (
+    "backward runs under compiled autograd, which would compile the hooks each time: "
+    "gradledger check without --compiled measures it"
+)
 FREED = "already been freed"  # part of PyTorch's message for the saved tensors of such a graph
 
 

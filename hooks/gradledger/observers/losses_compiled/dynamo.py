@@ -19,7 +19,7 @@ from gradledger import guard
 from gradledger.autostart.path.gradledger_autostart import ImportHook
 from gradledger.capture.isolation import isolated, never_compile, skip_in_stacklevel
 from gradledger.observers.losses_compiled.live import remember, versions_of
-from gradledger.observers.losses_compiled.plan import Plan, plans
+from gradledger.observers.losses_compiled.plan import Passage, Plan, plans
 
 MODULE, OWNER, METHOD = "torch._dynamo.output_graph", "OutputGraph", "call_user_compiler"
 
@@ -57,7 +57,7 @@ class CompiledGraphs:
 
             @functools.wraps(original)
             def call_user_compiler(output_graph: Any, *args: Any, **kwargs: Any) -> Any:
-                readable: list[Plan] = []
+                readable: list[Plan | Passage] = []
                 with self._guard:  # before the backend, which may change the graph
                     if self._installed and args and _is_ordinary(output_graph):
                         readable = plans(args[0].graph)
@@ -67,7 +67,7 @@ class CompiledGraphs:
             self._original, self._replacement = original, skip_in_stacklevel(call_user_compiler)
             setattr(owner, METHOD, self._replacement)
 
-    def _noting(self, compiled: Any, readable: list[Plan]) -> Any:
+    def _noting(self, compiled: Any, readable: list[Plan | Passage]) -> Any:
         """``compiled``, which also notes its calls.
 
         A bound method is the graph itself, run in eager mode: its losses can be seen.
@@ -89,7 +89,7 @@ class CompiledGraphs:
 
     @never_compile
     def _versions(
-        self, readable: list[Plan], args: tuple[Any, ...]
+        self, readable: list[Plan | Passage], args: tuple[Any, ...]
     ) -> list[list[int | None]] | None:
         if self.paused or not self._installed or not torch.is_grad_enabled():
             return None
@@ -100,7 +100,7 @@ class CompiledGraphs:
     @never_compile
     def _note(
         self,
-        readable: list[Plan],
+        readable: list[Plan | Passage],
         args: tuple[Any, ...],
         versions: list[list[int | None]],
         result: Any,

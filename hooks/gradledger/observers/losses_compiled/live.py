@@ -12,7 +12,13 @@ from torch.autograd.function import BackwardCFunction
 
 from gradledger.capture.isolation import is_plain
 from gradledger.observers.losses import saved_hooks
-from gradledger.observers.losses_compiled.plan import Operation, Plan, PlannedLoss, Slot
+from gradledger.observers.losses_compiled.plan import (
+    Operation,
+    Passage,
+    Plan,
+    PlannedLoss,
+    Slot,
+)
 
 CHANGED = "the inputs of the compiled function were changed in place"
 UNREADABLE = "an input of the compiled function holds no numbers that can be read"
@@ -212,19 +218,37 @@ def versions_of(tensors: list[Any]) -> list[int | None]:
     ]
 
 
+class PassedOn(NamedTuple):
+    """What one output of a call is a linear function of."""
+
+    numbers: tuple[tuple[Any, int], ...]  # their autograd nodes, and the outputs of these
+    divided: bool
+
+
 # By autograd node, then by output of the node.
 _outputs: weakref.WeakKeyDictionary[Any, dict[int, CompiledOutput]] = weakref.WeakKeyDictionary()
+_passed_on: weakref.WeakKeyDictionary[Any, dict[int, PassedOn]] = weakref.WeakKeyDictionary()
 
 
 def remember(
-    plan: Plan, args: tuple[Any, ...], versions: list[int | None], result: torch.Tensor
+    plan: Plan | Passage, args: tuple[Any, ...], versions: list[int | None], result: torch.Tensor
 ) -> None:
     """Note a call, if the graph was compiled with its backward."""
     node = result.grad_fn
-    if isinstance(node, BackwardCFunction):
-        _outputs.setdefault(node, {})[result.output_nr] = CompiledOutput(
-            plan, args, versions, result.device
-        )
+    if not isinstance(node, BackwardCFunction):
+        return
+    if isinstance(plan, Plan):
+        output = CompiledOutput(plan, args, versions, result.device)
+        _outputs.setdefault(node, {})[result.output_nr] = output
+        return
+    numbers = tuple((args[i].grad_fn, args[i].output_nr) for i in plan.numbers)
+    if all(below is not None for below, _ in numbers):  # else it is a parameter
+        _passed_on.setdefault(node, {})[result.output_nr] = PassedOn(numbers, plan.divided)
+
+
+def passed_on(node: Any, output: int) -> PassedOn | None:
+    """The numbers that an output of a node is a linear function of; None if that is not known."""
+    return _passed_on.get(node, {}).get(output) if isinstance(node, BackwardCFunction) else None
 
 
 def compiled_losses(node: Any, output: int) -> list[CompiledLoss]:

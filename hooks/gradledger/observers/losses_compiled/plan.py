@@ -87,34 +87,55 @@ class Plan:
     losses: tuple[PlannedLoss, ...]
 
 
+@dataclass(frozen=True)
+class Passage:
+    """One output of a graph without losses: a linear function of numbers that enter it, such as a
+    loss that an earlier graph computed."""
+
+    output: int
+    numbers: tuple[int, ...]  # the positions of the arguments
+    divided: bool
+    inputs: tuple[tuple[int, int], ...] = ()  # as of a ``Plan``: nothing is computed again
+
+
 class _UnknownGraphError(Exception):
     """The graph has no plan."""
 
 
-def plans(graph: Graph) -> list[Plan]:
-    """The outputs of a graph that are single numbers, and that are known functions of losses."""
-    losses = [node for node in graph.nodes if node.op == "call_function" and node.target in LOSSES]
-    if not losses:
+def plans(graph: Graph) -> list[Plan | Passage]:
+    """The outputs of a graph that are single numbers, and that are known functions of losses, or of
+    numbers that enter a graph without losses."""
+    losses = {node for node in graph.nodes if node.op == "call_function" and node.target in LOSSES}
+    ends = losses or {node for node in graph.nodes if _may_be_a_loss(node)}
+    if not ends:
         return []
-    dependent = _descendants(losses)
+    dependent = _descendants(list(ends))
     outputs = next(node for node in reversed(graph.nodes) if node.op == "output").args[0]
-    readable = []
+    readable: list[Plan | Passage] = []
     for index, node in enumerate(outputs if isinstance(outputs, (tuple, list)) else ()):
         if isinstance(node, Node) and node in dependent and _is_number(node):
             try:
-                readable.append(_Planner(graph, dependent).plan(index, node))
+                planner = _Planner(graph, dependent, ends)
+                readable.append(
+                    planner.plan(index, node) if losses else planner.passage(index, node)
+                )
             except _UnknownGraphError:
                 continue
     return readable
 
 
+def _may_be_a_loss(node: Node) -> bool:
+    """Whether a node is an argument with one number that has a gradient."""
+    return node.op == "placeholder" and _is_number(node) and _example(node).requires_grad
+
+
 class _Planner:
     """Plans one output."""
 
-    def __init__(self, graph: Graph, dependent: set[Node]) -> None:
+    def __init__(self, graph: Graph, dependent: set[Node], ends: set[Node]) -> None:
         placeholders = (node for node in graph.nodes if node.op == "placeholder")
         self._positions = {node: position for position, node in enumerate(placeholders)}
-        self._dependent = dependent
+        self._dependent, self._ends = dependent, ends
         self._slots: dict[Node, int] = {}
         self._inputs: list[tuple[int, int]] = []
         self._before: list[Operation] = []
@@ -123,13 +144,12 @@ class _Planner:
 
     def plan(self, index: int, output: Node) -> Plan:
         """The plan; raises if a node on the way is not known."""
-        above = _Above(output, self._dependent)
+        above = _Above(output, self._dependent, self._ends)
         for node in above.order:
-            if node.target in LOSSES:
+            if node in self._ends:
                 self._losses.append(self._loss(node, above))
             else:
-                self._check_linear(node)
-                self._tail.append(self._operation(node, self._value))
+                self._add_to_tail(node)
         _require(not any(map(_is_written_to, self._slots)))
         return Plan(
             index,
@@ -139,6 +159,23 @@ class _Planner:
             self._slots[output],
             tuple(self._losses),
         )
+
+    def passage(self, index: int, output: Node) -> Passage:
+        """The output of a graph without losses; raises if a node on the way is not known."""
+        above = _Above(output, self._dependent, self._ends)
+        numbers = [node for node in above.order if node in self._ends]
+        for node in above.order:
+            if node in self._ends:
+                self._slot(node)
+            else:
+                self._add_to_tail(node)
+        _require(not any(map(_is_written_to, self._slots)))
+        divided = any(above.description(node)[0] for node in numbers)
+        return Passage(index, tuple(self._positions[node] for node in numbers), divided)
+
+    def _add_to_tail(self, node: Node) -> None:
+        self._check_linear(node)
+        self._tail.append(self._operation(node, self._value))
 
     def _loss(self, node: Node, above: _Above) -> PlannedLoss:
         function = LOSSES[node.target]
@@ -229,8 +266,8 @@ class _Planner:
 class _Above:
     """The nodes between an output and its losses."""
 
-    def __init__(self, output: Node, dependent: set[Node]) -> None:
-        self._output, self._dependent = output, dependent
+    def __init__(self, output: Node, dependent: set[Node], ends: set[Node]) -> None:
+        self._output, self._dependent, self._ends = output, dependent, ends
         self.order: list[Node] = []  # losses first, the output last
         self._visit(output, set())
 
@@ -247,7 +284,7 @@ class _Above:
                 stack += [(below, False) for below in self._inputs(node)]
 
     def _inputs(self, node: Node) -> Iterator[Node]:
-        if node.target not in LOSSES:
+        if node not in self._ends:
             yield from (each for each in node.all_input_nodes if each in self._dependent)
 
     def description(self, loss: Node) -> tuple[bool, Node | None]:
