@@ -32,7 +32,7 @@ def text(*more: Finding, **changes: Any) -> str:
     """The report of one finding, and of ``more``, as it is written to a file."""
     stream = io.StringIO()
     evaluation = EvaluationResult("broken", [replace(FINDING, **changes), *more], [NODE], {})
-    terminal.console(stream).print(terminal.report("mine", 12, 2, evaluation))
+    terminal.console(stream).print(terminal.report("mine", 12, 2, evaluation), crop=False)
     return stream.getvalue()
 
 
@@ -44,6 +44,14 @@ def test_it_has_verdict_steps_evidence_and_fix() -> None:
     assert "misallocation d 23.5%, weights differ between ranks" in report
     assert "  loss = loss.sum() / tokens" in report
     assert "  loss.backward()" in report
+
+
+def test_the_diff_of_a_fix_is_not_wrapped() -> None:
+    long = "    clip_grad_norm_(self.model.parameters(), self.config.grad_norm_clip)".rjust(140)
+    fix = f"--- a/train.py\n+++ b/train.py\n@@ -7 +7,2 @@\n+    scaler.unscale_(optimizer)\n {long}"
+    lines = text(fix=fix).splitlines()
+    start = lines.index("  --- a/train.py")
+    assert lines[start : start + 5] == [f"  {line}" for line in fix.splitlines()]
 
 
 def test_an_answer_states_what_is_resolved() -> None:

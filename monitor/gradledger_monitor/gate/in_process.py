@@ -92,5 +92,5 @@ def _report(runs: Sequence[CheckedRun]) -> str:
     stream = io.StringIO()
     output = console(stream)
     for run in runs:
-        output.print(run.report())
+        output.print(run.report(), crop=False)  # no line of a diff is cut
     return stream.getvalue()

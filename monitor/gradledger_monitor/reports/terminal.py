@@ -108,7 +108,7 @@ def _together(findings: Sequence[Finding]) -> Iterator[tuple[Finding, str]]:
 def _finding(finding: Finding, of: str) -> RenderableType:
     style = "dim" if finding.inhibited_by else STYLES[finding.severity]
     title = Text.assemble("\n", (finding.severity, style), "  ", (finding.title, "bold"))
-    return Group(title, _Indented(Group(*_details(finding, of))))
+    return Group(title, _Indented(Group(*_details(finding, of))), _Unbroken(finding.fix))
 
 
 @dataclass(frozen=True)
@@ -134,6 +134,18 @@ class _Indented:
             left = Segment(" " * len(self.label))
 
 
+@dataclass(frozen=True)
+class _Unbroken:
+    """Code, two columns to the right, in whole lines: ``patch`` rejects a wrapped diff."""
+
+    code: str
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for line in self.code.strip("\n").splitlines():
+            yield Segment(f"  {line}".rstrip())
+            yield Segment.line()
+
+
 def _details(finding: Finding, of: str) -> Iterator[Text]:
     resolved = ", resolved" if finding.lifecycle == "resolved" else ""
     yield Text(f"{finding.rule}, {step_span(finding)}{of}{resolved}", style="dim")
@@ -151,7 +163,6 @@ def _details(finding: Finding, of: str) -> Iterator[Text]:
         yield Text(f"\n{frame_text(frame)}", style="cyan", no_wrap=True, overflow="ellipsis")
     if finding.fix:
         yield Text(f"\n{fix_title(finding.fix)}:", style="bold")
-        yield Text(finding.fix.strip("\n"))
 
 
 def _acknowledgement(acknowledgement: Acknowledgement) -> str:

@@ -406,7 +406,7 @@ def _print(runs: list[CheckedRun], ended: child_process.ExitResult | None, reaso
     """On stderr: stdout belongs to the command."""
     output = console(sys.stderr)
     for run in runs:
-        output.print(run.report())
+        output.print(run.report(), crop=False)  # no line of a diff is cut
     if ended is None:
         output.print("gradledger: the command did not start", style="bold red")
         return

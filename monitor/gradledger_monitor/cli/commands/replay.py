@@ -59,7 +59,7 @@ def replay(
         except CannotReplay as error:
             raise typer.BadParameter(str(error)) from error
     output = console(sys.stdout)
-    output.print(report(row.name, row.steps, row.world_size, after))
+    output.print(report(row.name, row.steps, row.world_size, after), crop=False)
     if json_file:
         verdict = verdict_json(row.id, row.steps, row.world_size, after)
         json_file.write_text(json.dumps(json_safe(verdict), indent=2) + "\n")
