@@ -280,6 +280,21 @@ def test_after_batches_of_several_lengths_a_short_one_needs_three_windows_of_equ
     assert (finding.title == "A short batch has the weight of a full one") == short
 
 
+@pytest.mark.parametrize(
+    ("second", "title"),
+    [
+        (10, "A short batch has the weight of a full one"),
+        (30, "Element weights differ between micro-batches"),  # as answers that end early
+    ],
+)
+def test_each_epoch_ends_with_an_equal_number_of_elements(second: int, title: str) -> None:
+    terms = [[term(n, 1 / (2 * n)) for n in (40, last)] for last in (40, 10, 40, second)]
+    steps = [facts(record(each, number)) for number, each in enumerate(terms, 1)]
+    finding = next(f for f in judged(steps).findings if f.rule == RULE)
+    assert finding.title == title
+    assert ("drop_last=True" in finding.fix) == (second == 10)
+
+
 def test_a_short_batch_alone_in_its_step_is_no_uneven_weight_and_ends_an_epoch_all_the_same() -> (
     None
 ):

@@ -23,10 +23,13 @@ class ShortBatch(NamedTuple):
 class ShortBatches:
     """What the windows of an optimizer show of the ends of epochs."""
 
-    state: ClassVar[Mapping[str, Any]] = declare(usual=float, last_step=int | None, needed=int)
+    state: ClassVar[Mapping[str, Any]] = declare(
+        usual=float, tokens=float, last_step=int | None, needed=int
+    )
 
     def __init__(self) -> None:
         self.usual = 0.0  # tokens of each micro-batch until now; 0 if they differ
+        self.tokens = 0.0  # of the latest short batch; 0 before the first
         self.needed = 1  # equal windows until a batch is short
         self.last_step: int | None = 0  # the last one with a short batch, or before the first
 
@@ -34,7 +37,8 @@ class ShortBatches:
         """Take the next window in; the short batch that it holds, if there is one.
 
         The window must hold other micro-batches too, and earlier windows must have been equal: of
-        texts, whose lengths differ anyway, the last one is not special.
+        texts, whose lengths differ anyway, the last one is not special. Each epoch ends with a
+        batch of the same length: what is left of the data.
         """
         counts = {line.tokens for line in lines}
         if len(counts) == 1:
@@ -45,14 +49,17 @@ class ShortBatches:
             return None
         short = {line.micro_batch for line in lines if line.tokens < self.usual}
         others = {line.tokens for line in lines if line.micro_batch not in short}
-        if len(short) != 1 or others != {self.usual} or self.needed:
+        one_short = len(short) == 1 and others == {self.usual} and not self.needed
+        earlier = self.tokens
+        self.tokens = min(counts) if one_short else earlier
+        if not one_short or earlier not in (0.0, self.tokens):
             self.usual, self.needed = 0.0, EQUAL
             return None
         windows = None if self.last_step is None else step - self.last_step
         self.last_step = step
         light = min(line.weight for line in lines if line.micro_batch not in short)
         heavy = max(line.weight for line in lines if line.micro_batch in short)
-        return ShortBatch(min(counts), self.usual, heavy / light, windows)
+        return ShortBatch(self.tokens, self.usual, heavy / light, windows)
 
     def after_gap(self) -> None:
         """Steps are missing, of which one may have held a short batch."""
