@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 
 from gradledger_monitor.model.findings import Finding, Status
 from gradledger_monitor.model.token_ledger import total
@@ -95,11 +96,19 @@ def _by_head(
 
 
 def _with_names(summaries: Sequence[ObjectiveSummary]) -> Iterator[ObjectiveSummary]:
-    """With names that differ: losses of one kind, of different windows, by a step that has them."""
+    """With names that differ.
+
+    Losses of one kind: of different windows, by a step that has them; of one window, by number.
+    """
     names = Counter(summary.name for summary in summaries)
+    of_step = Counter((summary.name, summary.last_step) for summary in summaries)
+    numbers = {key: count(1) for key in of_step}
     for summary in summaries:
-        several = names[summary.name] > 1
-        name = f"{summary.name} (as in step {summary.last_step:,})" if several else summary.name
+        name, key = summary.name, (summary.name, summary.last_step)
+        if of_step[key] > 1:
+            name += f" {next(numbers[key])}"
+        if names[summary.name] > of_step[key]:
+            name += f" (as in step {summary.last_step:,})"
         yield replace(summary, name=name)
 
 

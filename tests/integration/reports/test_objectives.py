@@ -10,7 +10,7 @@ import pytest
 from pytest import approx
 from sqlalchemy import delete
 
-from gradledger.records import StepRecord
+from gradledger.records import StepRecord, Term
 from gradledger_monitor.reports.incident import build_incident
 from gradledger_monitor.reports.objectives import objective_curves, recent_objectives
 from gradledger_monitor.reports.render import as_json, html, markdown
@@ -85,6 +85,20 @@ def test_losses_of_one_kind_in_windows_of_their_own_are_apart(store: Store) -> N
         "cross entropy (as in step 80)": (4, 80, 20),
         "cross entropy (as in step 79)": (1, 79, 40),
         "cross entropy (as in step 78)": (2, 78, 20),
+    }
+
+
+def test_two_penalties_of_one_window_are_numbered(store: Store) -> None:
+    penalties = [
+        Term("SumBackward0", "sum", elements=9, element_weight=1.0, penalty=True, head=layer)
+        for layer in (1, 2)
+    ]
+    terms = [[term(10, 0.1), *penalties]]
+    evaluated(store, "r1", [record_of(terms, n) for n in range(1, 9)])
+    assert {summary.name for summary in recent_objectives(store, "r1")} == {
+        "cross entropy",
+        "penalty on the parameters 1",
+        "penalty on the parameters 2",
     }
 
 
