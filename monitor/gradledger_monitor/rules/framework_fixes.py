@@ -66,7 +66,8 @@ if accelerator.sync_gradients:
     },
     "ddp.missing_no_sync": {
         "accelerate": """\
-with accelerator.accumulate(model):            # all trained models: accumulate(a, b)
+# the model that prepare() returned, not a module around it; of several: accumulate(a, b)
+with accelerator.accumulate(model):
     accelerator.backward(compute_loss(model, batch))""",
         "lightning": """\
 with fabric.no_backward_sync(model, enabled=not last):
