@@ -11,7 +11,7 @@ from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.model.readings import Reading
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.token_ledger import Ledger, total
-from gradledger_monitor.rules.balance.diagnosis import why_no_loss_is_judged, why_undecided
+from gradledger_monitor.rules.balance.diagnosis import why_no_loss_is_evaluated, why_undecided
 from gradledger_monitor.rules.balance.evidence import Near
 from gradledger_monitor.rules.balance.further import may_weigh_one_over_k
 from gradledger_monitor.rules.balance.patterns import NOT_MEASURED, Pattern
@@ -157,7 +157,7 @@ def _status_and_text(
     pattern = None if diagnosis is None else diagnosis.pattern
     if diagnosis is not None and pattern == "by_design":
         return "not_applicable", diagnosis.reason
-    if undecided := why_no_loss_is_judged(facts) or why_undecided(facts, window.of_same_loss):
+    if undecided := why_no_loss_is_evaluated(facts) or why_undecided(facts, window.of_same_loss):
         return "not_measured", undecided
     excuse = _excuse(facts, objective, objectives)
     even = objective.is_penalty or objective.reading.is_even(facts.tolerance)

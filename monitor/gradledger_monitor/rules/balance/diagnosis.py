@@ -191,7 +191,7 @@ def weighted_by_design(facts: StepFacts) -> str | None:
     return OWN_LOSSES if facts.separate_losses else None
 
 
-def why_no_loss_is_judged(facts: StepFacts) -> str | None:
+def why_no_loss_is_evaluated(facts: StepFacts) -> str | None:
     """Why the terms of a window are no losses with a count: single elements, or added again."""
     if weighs_elements(facts.terms):
         return EPISODES
@@ -210,7 +210,7 @@ def diagnose(facts: StepFacts, past: Sequence[Closed]) -> list[Diagnosis]:
     intended = weighted_by_design(facts)
     if intended:
         return [Diagnosis("by_design", intended)]
-    if reason := why_no_loss_is_judged(facts):
+    if reason := why_no_loss_is_evaluated(facts):
         return [Diagnosis("unmeasured", reason)]
     if holds_the_whole_window(facts):
         return [Diagnosis("unmeasured", _why_of_the_whole_window(facts))]

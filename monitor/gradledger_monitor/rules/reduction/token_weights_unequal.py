@@ -17,7 +17,7 @@ from gradledger_monitor.rules.balance.beside import counted_by, leaves_out_eleme
 from gradledger_monitor.rules.balance.diagnosis import (
     reason_without_objective,
     weighted_by_design,
-    why_no_loss_is_judged,
+    why_no_loss_is_evaluated,
     why_undecided,
 )
 from gradledger_monitor.rules.balance.evidence import (
@@ -150,7 +150,7 @@ class TokenWeightsUnequal(Rule):
         intended = weighted_by_design(facts)
         if intended:
             return not_applicable(intended)
-        if reason := why_no_loss_is_judged(facts):
+        if reason := why_no_loss_is_evaluated(facts):
             return not_measured(reason)
         if facts.objective is None:
             return not_measured(reason_without_objective(facts))
