@@ -346,6 +346,7 @@ OF_SOMETHING_ELSE = {
     "framework_fixes.FRAMEWORK_FIXES[ddp.duplicate_data][lightning]": "the same",
     "loop.dropped_windows": "it counts and prints",
     "loop.evaluation_mode": "the mode of modules",
+    "loop.never_stepped.FIX_BESIDE": "which optimizers step",
     "loop.never_stepped.FIX_GUARD": "it counts and prints",
     "loop.no_gradients": "it prints",
     "loop.optimizer_recreated": "the moments of an optimizer",
