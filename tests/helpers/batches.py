@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
+from gradledger.delivery.encoding import encode
 from gradledger.records import (
     EndRecord,
     EvalRecord,
@@ -14,7 +15,6 @@ from gradledger.records import (
     RunRecord,
     StepRecord,
     Term,
-    encode,
 )
 
 Sync = Literal["none", "averaged"]

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gradledger import records
+from gradledger.delivery.encoding import encode
 from gradledger_monitor.evaluation.run_state import RunState
 from gradledger_monitor.ingest import schema
 from gradledger_monitor.model.findings import EvaluationResult
@@ -38,7 +39,7 @@ def record(
 
 def accepted(sent: records.StepRecord) -> schema.StepRecord:
     """The record as the service reads it."""
-    decoded = schema.decoder.decode(records.encode(sent))
+    decoded = schema.decoder.decode(encode(sent))
     assert isinstance(decoded, schema.StepRecord)
     return decoded
 

@@ -18,7 +18,8 @@ from gradledger import guard, identity
 from gradledger.capture.open_records import OpenStep
 from gradledger.capture.recorder import Recorder
 from gradledger.capture.step_sampling import StepSampler
-from gradledger.records import RunRecord, encode
+from gradledger.delivery.encoding import encode
+from gradledger.records import RunRecord
 from helpers import device
 from museum.truth import tape
 from museum.truth.seen import Step, look

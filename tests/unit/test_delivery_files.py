@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from gradledger.delivery.encoding import encode
 from gradledger.delivery.spool import Spool, SpoolLocation, take_leftover_files
 from gradledger.delivery.spool_file import SpoolFile, is_run
 from gradledger.delivery.truncate import thin
-from gradledger.records import EvalRecord, RunRecord, encode
+from gradledger.records import EvalRecord, RunRecord
 from gradledger_monitor.ingest import decode
 from gradledger_monitor.ingest.schema import StepRecord
 from gradledger_monitor.model.step_facts import RunInfo, merge

@@ -8,7 +8,8 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradledger.records import RunRecord, StepRecord, encode
+from gradledger.delivery.encoding import encode
+from gradledger.records import RunRecord, StepRecord
 from gradledger_monitor.ingest import schema
 from helpers.accounting import accounted
 from helpers.strategies import step_records

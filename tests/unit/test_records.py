@@ -20,7 +20,8 @@ from gradledger.capture.gradient_probe import (
 )
 from gradledger.capture.open_records import CountedMicroBatch, OpenMicroBatch, OpenStep
 from gradledger.capture.open_terms import OpenTerm
-from gradledger.records import EndRecord, MicroBatch, Record, RunRecord, StepRecord, Term, encode
+from gradledger.delivery.encoding import encode
+from gradledger.records import EndRecord, MicroBatch, Record, RunRecord, StepRecord, Term
 from gradledger_monitor.model.losses.repeated import UNREACHED
 from helpers import strategies
 

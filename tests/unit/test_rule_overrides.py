@@ -7,7 +7,7 @@ import io
 import pytest
 from pydantic import ValidationError
 
-from gradledger import records
+from gradledger.delivery.encoding import encode
 from gradledger_monitor.config.settings import Settings
 from gradledger_monitor.evaluation.run_state import RunState
 from gradledger_monitor.ingest import schema
@@ -26,7 +26,7 @@ def evaluate(overrides: RuleOverrides) -> EvaluationResult:
     run = RunInfo("r", "n", optimizers=["SGD"])
     state = RunState(run, overrides)
     for number in (1, 2):
-        record = schema.decoder.decode(records.encode(unfair_step(number)))
+        record = schema.decoder.decode(encode(unfair_step(number)))
         assert isinstance(record, schema.StepRecord)
         state.add_facts(merge(run, 0, number, {0: record}))
     return state.result()

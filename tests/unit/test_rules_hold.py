@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradledger import records
+from gradledger.delivery.encoding import encode
 from gradledger_monitor.evaluation.run_state import RunState
 from gradledger_monitor.ingest import schema
 from gradledger_monitor.model.step_facts import RunInfo, merge
@@ -17,7 +18,7 @@ from helpers.strategies import step_records
 
 
 def accepted(record: records.StepRecord) -> schema.StepRecord:
-    decoded = schema.decoder.decode(records.encode(record))
+    decoded = schema.decoder.decode(encode(record))
     assert isinstance(decoded, schema.StepRecord)
     return decoded
 

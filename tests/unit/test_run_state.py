@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gradledger.records import encode
+from gradledger.delivery.encoding import encode
 from gradledger_monitor.evaluation.evaluator_version import stamp
 from gradledger_monitor.evaluation.rule_outcomes import RuleOutcomes
 from gradledger_monitor.evaluation.run_state import RunState

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 
 from gradledger import records
+from gradledger.delivery.encoding import encode
 from gradledger_monitor.ingest import schema
 from gradledger_monitor.model.numbers import number
 from helpers.strategies import step_records
@@ -71,20 +72,20 @@ def test_the_type_in_the_line_is_the_tag_that_is_accepted() -> None:
 
 @given(step_records)
 def test_every_step_that_can_be_sent_is_accepted_unchanged(sent: Any) -> None:
-    got = schema.decoder.decode(records.encode(sent))
+    got = schema.decoder.decode(encode(sent))
     assert isinstance(got, schema.StepRecord)
     assert _spelled(sent) == msgspec.to_builtins(got)
 
 
 def _spelled(sent: Any) -> Any:
-    line = json.loads(records.encode(sent))
+    line = json.loads(encode(sent))
     # through the accepting side's own types, so that left-out defaults compare equal
     return msgspec.to_builtins(msgspec.convert(line, schema.StepRecord))
 
 
 def test_nan_and_infinities_arrive_as_what_they_are() -> None:
     sent = records.StepRecord(0, 1, 1.0, norm=float("inf"), lr=float("nan"), grad_scale=-1e300)
-    got = schema.decoder.decode(records.encode(sent))
+    got = schema.decoder.decode(encode(sent))
     assert isinstance(got, schema.StepRecord)
     assert number(got.norm) == float("inf")
     assert str(number(got.lr)) == "nan"
@@ -92,7 +93,7 @@ def test_nan_and_infinities_arrive_as_what_they_are() -> None:
 
 
 def test_an_absent_fact_stays_absent() -> None:
-    got = schema.decoder.decode(records.encode(records.StepRecord(0, 1, 1.0)))
+    got = schema.decoder.decode(encode(records.StepRecord(0, 1, 1.0)))
     assert isinstance(got, schema.StepRecord)
     assert got.norm is None and number(got.norm) is None
 
@@ -104,7 +105,7 @@ def test_a_field_of_a_newer_hook_is_ignored() -> None:
 
 @pytest.mark.parametrize("bad", ["-1", '"NaN"', "1.5", "true", '"7"', str(2**53 + 1)])
 def test_a_count_is_a_whole_number_that_is_not_negative(bad: str) -> None:
-    line = records.encode(
+    line = encode(
         records.StepRecord(
             0,
             1,

@@ -17,10 +17,11 @@ from itertools import islice
 from threading import Lock
 from typing import NamedTuple
 
+from gradledger.delivery.encoding import encode
 from gradledger.delivery.spool import Spool, SpoolLocation
 from gradledger.delivery.spool_file import is_run
 from gradledger.delivery.truncate import thin
-from gradledger.records import RunRecord, encode
+from gradledger.records import RunRecord
 from gradledger.stderr import OncePerTopic
 
 MEMORY_BYTES = 64 * 2**20

@@ -25,6 +25,7 @@ from gradledger import guard
 from gradledger.autostart import is_checked
 from gradledger.delivery.background import BackgroundThread
 from gradledger.delivery.buffer import RecordBuffer
+from gradledger.delivery.encoding import encode
 from gradledger.delivery.http_client import Client
 from gradledger.delivery.spool import SpoolLocation
 from gradledger.delivery.uploader import Uploader, records_text
@@ -36,7 +37,6 @@ from gradledger.records import (
     HeartbeatRecord,
     RunRecord,
     StepRecord,
-    encode,
 )
 from gradledger.stderr import OncePerTopic, write_line
 

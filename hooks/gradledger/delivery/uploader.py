@@ -13,12 +13,13 @@ from collections.abc import Callable
 
 from gradledger import guard
 from gradledger.delivery.buffer import RecordBuffer
+from gradledger.delivery.encoding import encode
 from gradledger.delivery.http_client import Client, UploadResult
 from gradledger.delivery.run_report import RunState
 from gradledger.delivery.spool import take_leftover_files
 from gradledger.delivery.spool_file import SpoolFile, is_run
 from gradledger.on_finding import FindingHandler
-from gradledger.records import HeartbeatRecord, RunRecord, encode
+from gradledger.records import HeartbeatRecord, RunRecord
 from gradledger.stderr import OncePerTopic
 
 BATCH_LINES = 500

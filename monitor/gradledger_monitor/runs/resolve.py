@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from gradledger.delivery.encoding import encode
 from gradledger.delivery.spool_file import SUFFIX, SpoolFile, is_run
 from gradledger.delivery.uploader import BATCH_BYTES, BATCH_LINES
-from gradledger.records import encode
 from gradledger_monitor.archive import reader as archives
 from gradledger_monitor.common import clock
 from gradledger_monitor.importers import detect, to_records

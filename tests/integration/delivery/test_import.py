@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from gradledger.delivery.encoding import encode
 from gradledger.delivery.spool_file import SpoolFile
-from gradledger.records import EndRecord, RunRecord, encode
+from gradledger.records import EndRecord, RunRecord
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.runs import queries
 from gradledger_monitor.store.runs.queries import step_records

@@ -21,11 +21,12 @@ import pytest
 
 from gradledger.delivery import buffer, http_client, pipeline, uploader
 from gradledger.delivery.background import running
+from gradledger.delivery.encoding import encode
 from gradledger.delivery.http_client import Client
 from gradledger.delivery.pipeline import Pipeline
 from gradledger.delivery.spool import Spool, SpoolLocation, take_leftover_files
 from gradledger.on_finding import FindingHandler, Policy
-from gradledger.records import EndRecord, HeartbeatRecord, RunRecord, StepRecord, encode
+from gradledger.records import EndRecord, HeartbeatRecord, RunRecord, StepRecord
 from helpers.batches import eventually, step
 from helpers.misbehaving import (
     Behaviour,

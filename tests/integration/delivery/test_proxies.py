@@ -15,9 +15,10 @@ from pathlib import Path
 import pytest
 
 from gradledger.delivery import pipeline
+from gradledger.delivery.encoding import encode
 from gradledger.delivery.http_client import Client, UploadResult
 from gradledger.delivery.proxies import Proxy, ProxyError, parse_proxy, proxy_for
-from gradledger.records import RunRecord, encode
+from gradledger.records import RunRecord
 from gradledger.settings import Settings
 from helpers.batches import step
 from helpers.misbehaving import Server, server, takes

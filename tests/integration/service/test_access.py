@@ -12,8 +12,9 @@ import anyio
 import httpx2
 import pytest
 
+from gradledger.delivery.encoding import encode
 from gradledger.delivery.http_client import Client
-from gradledger.records import RunRecord, encode
+from gradledger.records import RunRecord
 from gradledger_monitor.api.scopes import NO_SCOPE, rows
 from gradledger_monitor.app import create_app
 from gradledger_monitor.config.settings import Settings

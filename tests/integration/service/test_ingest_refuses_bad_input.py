@@ -12,7 +12,7 @@ import httpx2
 import pytest
 import zstandard
 
-from gradledger.records import encode
+from gradledger.delivery.encoding import encode
 from helpers import http
 from helpers.batches import EndRecord, batch, step
 from helpers.service import Service

@@ -15,7 +15,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gradledger import __version__
-from gradledger.records import encode
+from gradledger.delivery.encoding import encode
 from helpers import http
 from helpers.batches import EndRecord, batch, eventually, step
 from helpers.command import gradledger

@@ -11,7 +11,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from gradledger.records import RunRecord, encode
+from gradledger.delivery.encoding import encode
+from gradledger.records import RunRecord
 from gradledger_monitor.evaluation.run_state import RunState
 from gradledger_monitor.gate.private_service import private_service
 from gradledger_monitor.ingest import decode

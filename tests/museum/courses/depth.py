@@ -17,7 +17,7 @@ import torch
 
 from gradledger.capture.open_records import OpenStep
 from gradledger.capture.recorder import Recorder
-from gradledger.records import encode
+from gradledger.delivery.encoding import encode
 from gradledger_monitor.evaluation.run_state import RunState
 from gradledger_monitor.ingest import schema
 from gradledger_monitor.model.findings import EvaluationResult

@@ -22,7 +22,7 @@ from pathlib import Path
 from gradledger.capture.open_records import OpenStep
 from gradledger.capture.recorder import Recorder
 from gradledger.capture.step_sampling import StepSampler
-from gradledger.records import encode
+from gradledger.delivery.encoding import encode
 from gradledger_monitor.evaluation.run_state import RunState
 from gradledger_monitor.ingest import schema
 from gradledger_monitor.model.step_facts import RunInfo, merge

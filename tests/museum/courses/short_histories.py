@@ -28,6 +28,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from gradledger import records
+from gradledger.delivery.encoding import encode
 from gradledger_monitor.ingest import schema
 from gradledger_monitor.model.step_facts import RunInfo, merge
 from gradledger_monitor.rules.loss.diverging import Diverging
@@ -82,7 +83,7 @@ def reported_by(series: Series) -> set[str]:
     rules, reported = [rule() for rule in RULES], set()
     micro_batch = records.MicroBatch(1, loss=1.0, fresh=True)
     sent = records.StepRecord(0, 1, 1.0, [micro_batch], norm=1.0)
-    decoded = schema.decoder.decode(records.encode(sent))
+    decoded = schema.decoder.decode(encode(sent))
     assert isinstance(decoded, schema.StepRecord)
     facts = merge(INFO, 0, 1, {0: decoded})  # of each step: all that differs is set below
     series = [pair for pair in series if math.isfinite(pair[0])]

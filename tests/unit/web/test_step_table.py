@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from pytest import approx
 
-from gradledger.records import StepRecord, Term, encode
+from gradledger.delivery.encoding import encode
+from gradledger.records import StepRecord, Term
 from gradledger_monitor.ingest import schema
 from gradledger_monitor.model.step_facts import RunInfo, StepFacts, merge
 from gradledger_monitor.rules.objective_verdicts import ObjectiveVerdict, objective_verdicts
