@@ -22,7 +22,7 @@ from gradledger_monitor.model.code.locations import CodeLocation
 from gradledger_monitor.model.findings import EvaluationResult, Finding
 from gradledger_monitor.reports.terminal import console, report
 from gradledger_monitor.rules.docs import rules_by_id
-from gradledger_monitor.rules.reduction.fixes import MICRO_BATCH_MEAN
+from gradledger_monitor.rules.reduction.fixes import MICRO_BATCH_MEAN, SUM_OVER_WINDOW
 from gradledger_web.rendering import environment
 
 SOURCE = (
@@ -171,3 +171,13 @@ def test_a_line_of_another_form_keeps_the_generic_fix(line: str) -> None:
     plain = replace(location, source=("  loss.backward()  # now",))
     assert with_code([finding], {0: [plain]})[0].fix.endswith("+  (loss / 4).backward()  # now")
     assert with_code([finding], {0: [plain, replace(plain, line=2)]})[0].fix == finding.fix
+
+
+@pytest.mark.parametrize("fix", [MICRO_BATCH_MEAN["plain"], SUM_OVER_WINDOW])
+def test_a_fix_of_code_names_the_library_that_calls_backward(fix: str) -> None:
+    """And one in words does not, even if they mention ``accelerator.backward()``."""
+    of_library = replace(BACKWARD, via="fastai")
+    finding = replace(FINDING, fix=fix)
+    (shown,) = with_code([finding], {0: [of_library]})
+    assert shown.fix.startswith(fix)
+    assert ("# fastai calls backward" in shown.fix) == (fix != SUM_OVER_WINDOW)

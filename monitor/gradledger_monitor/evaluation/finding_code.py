@@ -47,7 +47,8 @@ def _with_code(finding: Finding, located: Sequence[CodeLocation], only: bool) ->
 def _called_by_a_library(fix: str, located: Sequence[CodeLocation]) -> str:
     """A note below ``loss.backward()``, if the script has no such line; frameworks have fixes."""
     callers = {call.via for call in located if call.role in ("backward", "scaled_backward")}
-    if len(callers) != 1 or not callers.isdisjoint(WITH_FIXES) or ".backward(" not in fix:
+    code = [line.partition("#")[0] for line in fix.splitlines()]
+    if len(callers) != 1 or not callers.isdisjoint(WITH_FIXES) or ".backward(" not in "".join(code):
         return ""
     (library,) = callers
     return f"\n# {library} calls backward: change the loss that it gets, or its options."
