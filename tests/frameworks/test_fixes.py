@@ -21,7 +21,6 @@ from museum.stage import Stage
 HERE = Path(__file__).parent / "fixes"
 CONFIGURED = {
     "accelerate": "accelerate",
-    "fabric": "lightning",
     "lightning": "lightning",
     "trainer": "transformers",
 }

@@ -70,25 +70,25 @@ if accelerator.sync_gradients:
 with accelerator.accumulate(model):
     accelerator.backward(compute_loss(model, batch))""",
         "lightning": """\
-with fabric.no_backward_sync(model, enabled=not last):
-    fabric.backward(compute_loss(model, batch))
-# in a LightningModule, unless last: with self.trainer.strategy.block_backward_sync(): ...""",
+# in manual optimization; last: of this window
+with contextlib.nullcontext() if last else self.trainer.strategy.block_backward_sync():
+    self.manual_backward(self.compute_loss(batch))""",
     },
     "ddp.wrong_microbatch_synced": {
         "accelerate": """\
-with contextlib.nullcontext() if last else accelerator.no_sync(model):   # last: of this window
+# instead of accumulate(), which counts micro-batches by itself; last: of this window
+with contextlib.nullcontext() if last else accelerator.no_sync(model):
     accelerator.backward(compute_loss(model, batch))""",
         "lightning": """\
-with fabric.no_backward_sync(model, enabled=not last):   # last: of this window
-    fabric.backward(compute_loss(model, batch))
-# in a LightningModule, unless last: with self.trainer.strategy.block_backward_sync(): ...""",
+# in manual optimization; last: of this window
+with contextlib.nullcontext() if last else self.trainer.strategy.block_backward_sync():
+    self.manual_backward(self.compute_loss(batch))""",
     },
     "ddp.duplicate_data": {
         "accelerate": """\
 loader = accelerator.prepare(loader)           # each process gets other batches""",
         "lightning": """\
-loader = fabric.setup_dataloaders(loader)      # each process gets other batches
-# A Trainer does it by itself, unless use_distributed_sampler=False.""",
+# A Trainer gives each process other batches by itself, unless use_distributed_sampler=False.""",
     },
     "scheduler.step_every_microbatch": {
         "accelerate": """\

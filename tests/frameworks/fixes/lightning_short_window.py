@@ -11,7 +11,7 @@ from frameworks.fixes import lightning_parts
 from museum.parts import EVEN, TinyLM, text
 
 K = 4
-batches = list(chain.from_iterable(text(2, lengths=EVEN)))[:6]
+micro_batches = list(chain.from_iterable(text(2, lengths=EVEN)))[:6]
 seen, windows = [], []
 
 
@@ -39,9 +39,10 @@ class Module(LightningModule):
 
 
 module = Module()
-loader = DataLoader(batches, batch_size=None)
+loader = DataLoader(micro_batches, batch_size=None)
+batches = len(loader)
 options = {**lightning_parts.options(), "max_epochs": 4, "accumulate_grad_batches": K}
-# fix: in automatic optimization, which always divides by K; it leaves out the rest of an epoch
+# fix: where the Trainer is created
 trainer = Trainer(**options)
 # end
 trainer.fit(module, loader)

@@ -13,7 +13,7 @@ options = trainer_parts.options(model, windows)
 def mean(outputs, labels, num_items_in_batch=None):
     """The mean over the labels of a micro-batch."""
     loss = F.cross_entropy(outputs.logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
-    # fix: in a compute_loss_func, whose loss the Trainer never divides
+    # fix: in a compute_loss_func, with average_tokens_across_devices, the default
     # end
     return loss
 

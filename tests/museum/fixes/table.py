@@ -301,10 +301,15 @@ FRAMEWORKS_ON_RANKS = {
         "ddp.wrong_microbatch_synced",
         _of("wrong_microbatch_synced", "accelerate", "ddp"),
     ),
-    "fabric_wrong_synced": (
+    "accelerate_ranks_counted_apart": (
+        "ddp.wrong_microbatch_synced",
+        _of("wrong_microbatch_synced", "accelerate", "ddp"),
+    ),
+    "lightning_ranks_manual_wrong_synced": (
         "ddp.wrong_microbatch_synced",
         _of("wrong_microbatch_synced", "lightning", "ddp"),
     ),
+    "trainer_ranks_loss_func_even": (_MISSING, f"{_NOT_DIVIDED}[transformers]"),
     "lightning_ranks_divided_twice": (_DOUBLE, f"{_ONCE}[lightning]"),
     "lightning_ranks_manual_divided_twice": (_DOUBLE, f"{_ONCE}[lightning]"),
     "lightning_ranks_manual_mean_of_means": (_UNEQUAL, f"{_MEANS}[lightning]"),
@@ -325,7 +330,10 @@ FRAMEWORKS_OF_RANKS = {
         "ddp.missing_no_sync",
         _of("missing_no_sync", "accelerate", "ddp"),
     ),
-    "fabric_each_synchronised": ("ddp.missing_no_sync", _of("missing_no_sync", "lightning", "ddp")),
+    "lightning_each_synchronised": (
+        "ddp.missing_no_sync",
+        _of("missing_no_sync", "lightning", "ddp"),
+    ),
 }
 
 # Cases of ``test_pipelines.py``.
@@ -343,7 +351,6 @@ OF_SOMETHING_ELSE = {
     "data.same_order_each_epoch": "the order of the data",
     "ddp.duplicate_data": "the data of each rank",
     "framework_fixes.FRAMEWORK_FIXES[ddp.duplicate_data][accelerate]": "the same",
-    "framework_fixes.FRAMEWORK_FIXES[ddp.duplicate_data][lightning]": "the same",
     "loop.dropped_windows": "it counts and prints",
     "loop.evaluation_mode": "the mode of modules",
     "loop.never_stepped.FIX_BESIDE": "which optimizers step",

@@ -130,8 +130,8 @@ with accelerator.accumulate(model):
     "transformers": """\
 # let the Trainer divide the loss of the model, or of compute_loss, by K:
 trainer.model_accepts_loss_kwargs = False
-# in a compute_loss_func, whose loss the Trainer never divides:
-loss = loss * (labels[:, 1:] != -100).sum() / num_items_in_batch    # causal LM; others: no shift
+# in a compute_loss_func, with average_tokens_across_devices, the default:
+loss = loss / trainer.current_gradient_accumulation_steps / trainer.accelerator.num_processes
 # in a training_step of your own, before backward:
 loss = loss / self.current_gradient_accumulation_steps""",
     "lightning": """\
@@ -218,8 +218,10 @@ accelerator = Accelerator(gradient_accumulation_plugin=plugin)
 accelerator.backward(loss * accelerator.gradient_accumulation_steps / len(window))""",
     "lightning": """\
 # In manual optimization, divide by the micro-batches in this window, not always by K.
-# in automatic optimization, which always divides by K; it leaves out the rest of an epoch:
-trainer = Trainer(..., limit_train_batches=len(loader) // K * K)""",
+# Automatic optimization always divides by K: leave out the rest of each epoch. ``batches`` is how
+# many one rank has, at least K: len(loader), over the ranks if Lightning adds their sampler.
+# where the Trainer is created:
+trainer = Trainer(..., limit_train_batches=batches // K * K)""",
 }
 
 OF_CAUSAL_MODELS = "    # causal LM: labels[:, 1:]"
