@@ -64,7 +64,8 @@ class DoubleDivision(Rule):
     **When it is silent**
 
     K = 1; the run declares the factor with ``scale=``; a constant multiplier of the loss
-    explains the factor; of a further loss, K = 2, or a count of its elements is K.
+    explains the factor; of a further loss, K = 2, or K is a count of its elements, unless the loss
+    is a mean that divides by these itself.
 
     **Incidents**
 
@@ -127,8 +128,8 @@ def _of_one(window: Window, objective: Objective) -> Outcome:
         "info",
         f"The {name} is divided by K = {k} twice, or by a count that is {k}, too",
         f"The {main} is divided by {k} once, and the {name} twice. If one of its divisors is a "
-        "number of layers, heads or outputs, nothing is wrong. If both are K, its weight is "
-        f"1/{k} of its coefficient.",
+        "number of layers, heads or outputs, or the batch size, nothing is wrong. If both are K, "
+        f"its weight is 1/{k} of its coefficient.",
         FIX_OF_ONE,
         objective=name,
         micro_batches=k,
