@@ -387,6 +387,16 @@ def test_a_division_by_one_micro_batch_more_or_less_is_named() -> None:
     assert pattern_and_ratio(window(4 / 5, 5), fair, *before(4 / 5))[0] != "partial"
 
 
+def test_a_division_by_one_micro_batch_more_may_be_a_weight_so_that_it_is_information() -> None:
+    steps = [
+        facts(record([term(50, 1 / 250, divisors=[5.0])] * 4, number)) for number in range(1, 4)
+    ]
+    result = judged(steps)
+    finding = next(f for f in result.findings if f.rule == "reduction.partial_window")
+    assert finding.severity == "info"
+    assert "If it is a weight, the division by K = 4 is missing" in finding.summary
+
+
 def test_a_count_that_each_micro_batch_has_is_its_own_and_not_that_of_an_earlier_window() -> None:
     """After a first window of one micro-batch, of which both explanations say the same."""
     past = Closed.of(facts(record([term(6, 1 / 6, "sum")])), Diagnosis("fair"))

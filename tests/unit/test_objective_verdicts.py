@@ -143,6 +143,12 @@ def test_a_verdict_on_single_micro_batches_names_their_losses() -> None:
     )
 
 
+def test_a_loss_that_is_divided_by_another_number_than_its_window_holds_states_which() -> None:
+    step = facts(record([term(50, 1 / 250, divisors=[5.0])] * 4))
+    (verdict,) = objective_verdicts(Window(step, [Closed(4, 0.8, 200.0, "pending")]))
+    assert verdict.text == "divided by 5, and not by this window's number of micro-batches, 4"
+
+
 def test_one_objective_has_no_share_of_several() -> None:
     (only,) = verdicts([term(10, 1 / 40)], [term(30, 1 / 40)]).values()
     assert (only.text, only.share) == ("balanced", None)

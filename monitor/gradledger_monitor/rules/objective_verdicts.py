@@ -38,7 +38,7 @@ _WRONG: dict[Pattern | None, str] = {
     "term_world": "added once by every rank",
     "double": "divided by K = {k} once too often",
     "term_double": "divided by K = {k} twice, or once by a count of the loss",
-    "partial": "divided by the usual number of micro-batches, not by this window's {k}",
+    "partial": "divided by {divisor}, and not by this window's number of micro-batches, {k}",
     "world": "off by the number of ranks",
     "world_or_weight": "multiplied by the number of ranks, or weighted by it",
     "ranks_left": "multiplied by the number of all ranks, some of which have left the Join",
@@ -164,8 +164,10 @@ def _status_and_text(
     if excuse is None and not even and pattern not in ("padding", "term_padding"):
         return "finding", f"{element_name(objective)} weights differ"
     if pattern in _WRONG and (even or pattern not in _OF_EQUAL_WEIGHTS):
+        k, ratio = facts.micro_batches_of(objective), diagnosis.ratio if diagnosis else 1.0
+        divisor = round(k / ratio) if pattern == "partial" else k
         return "finding", _WRONG[pattern].format(
-            k=facts.micro_batches_of(objective), element=element_name(objective)
+            k=k, divisor=divisor, element=element_name(objective)
         )
     if excuse is not None:
         return excuse.status, excuse.reason

@@ -112,8 +112,7 @@ def by_number_beside_k(
 ) -> Diagnosis | None:
     """K - 1 or K + 1 divides the only loss, a mean, in all windows: the loop counts one off.
 
-    A written division by such a number is hardly a weight. If it is one, K does not divide the
-    loss. A half is a weight.
+    If the number is a weight, K does not divide the loss. A half is a weight.
     """
     k, counts = facts.micro_batches_of(objective), _counts(objective)
     if k == 1 or len(facts.objectives) > 1 or reductions(objective) != {"mean"}:

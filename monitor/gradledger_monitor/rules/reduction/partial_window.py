@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gradledger_monitor.model.findings import Outcome
+from gradledger_monitor.rules.balance.divisors import DIVIDED_BY
 from gradledger_monitor.rules.gradient_scale_effects import (
     constant_factor_effect,
     intermittent_factor_effect,
@@ -59,7 +60,8 @@ class PartialWindow(Rule):
     A window of k micro-batches has a balance of k/K, where K is the number of micro-batches in
     the last window with a correct balance; or in the first one, if it comes later. Or windows of
     several lengths have a balance of k/K of one number, where most hold K micro-batches. Or all
-    have k, and a division by K = k - 1 or K = k + 1 is written.
+    have k, and a division by k - 1 or k + 1 is written: that is information, because the number may
+    be a weight.
 
     **Why it matters**
 
@@ -75,7 +77,8 @@ class PartialWindow(Rule):
 
     **When it is silent**
 
-    The balance of the short window is correct; all windows are equally long.
+    The balance of the short window is correct; all windows are equally long, and what divides them
+    differs from their length by more than 1, or is 2, or may be a count of the batch.
 
     **Incidents**
 
@@ -97,7 +100,7 @@ class PartialWindow(Rule):
         k, ratio = micro_batches(window), window.balance.ratio
         full, constant = round(k / ratio), window.balance.constant
         usual = f"The last balanced window held {counted(full, 'micro-batch')}"
-        if constant == 1 and window.balance.evidence:
+        if window.balance.evidence == DIVIDED_BY.format(full):
             return _always(window, full)
         if constant != 1:
             held = counted(full, "micro-batch")
@@ -130,15 +133,18 @@ def _left_out(window: Window) -> str:
 
 
 def _always(window: Window, divisor: int) -> Outcome:
-    """The condition of the window counts one micro-batch too many, or one too few."""
+    """Information: the loop counts one micro-batch too many, or too few, or this is a weight."""
     k, ratio = micro_batches(window), window.balance.ratio
     held = counted(k, "micro-batch")
+    off = "one too few" if k < divisor else "one too many"
     return finding(
-        "warning",
+        "info",
         f"Windows of {held} are divided by {divisor}",
         f"{window.balance.evidence}, and a window holds {held}, so the balance is "
-        f"{significant(balance(window))} = {k}/{divisor}{of_declared(window)}. "
-        f"{constant_factor_effect(ratio, window.facts)}.",
+        f"{significant(balance(window))} = {k}/{divisor}{of_declared(window)}. If {divisor} is "
+        f"meant as the length of a window, the loop counts {off}. "
+        f"If it is a weight, the division by K = {k} is missing, unless the loss of a window is "
+        f"meant as a sum. {constant_factor_effect(ratio, window.facts)}.",
         _fix(window, longer=False),
         balance=round(balance(window), 6),
         micro_batches=k,
