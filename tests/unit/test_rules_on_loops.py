@@ -50,14 +50,46 @@ def test_micro_batches_that_no_step_used_are_reported(norm: float | None) -> Non
     )
 
 
-@pytest.mark.parametrize(("ranks", "severity"), [(1, "info"), (2, "warning")])
-def test_a_rank_that_discards_alone_may_measure_gradients(ranks: int, severity: str) -> None:
-    both = [record([term(10, 0.1), term(10, 0.1)], 2) for _ in range(2)]
-    for lost in both[:ranks]:
-        lost.micro_batches[1].fresh = True
-    finding = finding_of("loop.discarded_microbatches", facts(*both))
-    assert finding is not None and finding.severity == severity
-    assert finding.summary.startswith("On rank 0") is (severity == "info")
+def zeroing(ranks: tuple[int, ...], of: int, held: int, zeroed: int = 1) -> StepFacts:
+    """These ranks have zeroed micro-batches before those that are applied; the others hold 2."""
+    records = []
+    for rank in range(of):
+        mine = record([term(10, 0.1)] * (held if rank in ranks else 2), 2)
+        if rank in ranks:
+            mine.micro_batches[zeroed].fresh = True
+        records.append(mine)
+    return facts(*records)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "of", "where"),
+    [
+        ((0,), 2, "Gradients are zeroed on rank 0, and not on rank 1"),
+        ((1,), 2, "Gradients are zeroed on rank 1, and not on rank 0"),
+        ((0, 1), 3, "Gradients are zeroed on ranks 0, 1, and not on rank 2"),
+    ],
+)
+def test_ranks_with_further_backwards_may_measure_gradients(
+    ranks: tuple[int, ...], of: int, where: str
+) -> None:
+    finding = finding_of("loop.discarded_microbatches", zeroing(ranks, of, held=3))
+    assert finding is not None and finding.severity == "info"
+    assert finding.title == where
+    assert f"of {len(ranks)} micro-batch" in finding.summary
+
+
+@pytest.mark.parametrize("ranks", [(0,), (1,)])
+def test_ranks_that_zero_a_part_of_what_the_others_apply_lose_it(ranks: tuple[int, ...]) -> None:
+    finding = finding_of("loop.discarded_microbatches", zeroing(ranks, 2, held=2))
+    assert finding is not None and finding.severity == "warning"
+    assert finding.summary.startswith(f"On rank {ranks[0]}, the gradients of 1 micro-batch (10 ")
+    assert finding.summary.endswith(f"Rank {1 - ranks[0]} has zeroed none in this window.")
+
+
+def test_what_all_ranks_discard_is_lost() -> None:
+    finding = finding_of("loop.discarded_microbatches", zeroing((0, 1), 2, held=2))
+    assert finding is not None and finding.severity == "warning"
+    assert finding.summary.startswith("The gradients of 1 micro-batch")
 
 
 def test_elements_that_were_discarded_are_those_of_one_loss_if_the_losses_count_differently() -> (

@@ -12,6 +12,7 @@ from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.unmeasured import without_backward
 from gradledger_monitor.rules.balance.explanations import DISCARDED
+from gradledger_monitor.rules.ddp.common import names
 from gradledger_monitor.rules.definition import DEFAULTS
 from gradledger_monitor.rules.gradient_scale_effects import constant_factor_effect
 from gradledger_monitor.rules.loop.dropped_windows import drops_smaller, guarded
@@ -49,7 +50,8 @@ class DiscardedMicrobatches(Rule):
     parameters were moved before, and some of the data ran again (SAM): a step on that part alone,
     whose balance is the part's share of the micro-batches. Where another loss of the same data was
     applied, it is information: the one that was zeroed may be measured only. So it is where another
-    rank discards nothing: one rank may measure gradients between the steps.
+    rank discards nothing, and all ranks apply equally many micro-batches: a rank with further
+    backwards may measure gradients between the steps.
 
     **Why it matters**
 
@@ -101,17 +103,23 @@ class DiscardedMicrobatches(Rule):
         accumulates = len(facts.applied) > 1 or self._single * FEW_SINGLE <= self._windows
         if not accumulates or _has_nonfinite_norm(record):
             return OK
-        if not facts.discarded:
-            return _of_second_pass(window) or _of_other_loss(facts) or OK
+        beside = None if facts.discarded else _of_second_pass(window) or _of_other_loss(facts)
+        by_rank = _discarded_by_rank(facts)
+        zeroing = [rank for rank, of in by_rank.items() if of]
+        if beside or not zeroing:
+            return beside or OK
         if facts.moved_unknown is not None:
-            return not_measured(facts.moved_unknown)
+            return not_measured(facts.moved_unknown) if facts.discarded else OK
         dropped = set() if self._smaller else set(map(id, guarded(facts)))
-        lost = [m for m in facts.discarded if _finite(m) and id(m) not in dropped]
-        if not lost or facts.step == 1 or _is_scale_lowered(lost, [m for _, m in facts.applied]):
+        on_all = len(zeroing) == len(by_rank)
+        ranks = zeroing[:1] if on_all else zeroing
+        lost = [m for r in ranks for m in by_rank[r] if _finite(m) and id(m) not in dropped]
+        applied = [m for r in ranks for _, m in facts.applied_by_rank[r]]
+        if not lost or facts.step == 1 or _is_scale_lowered(lost, applied):
             return OK
+        if not on_all:
+            return _of_some_ranks(facts, by_rank, lost)
         tokens, held = counted_tokens(lost)
-        if _discarded_alone(facts):
-            return _of_one_rank(facts, lost)
         return finding(
             "warning",
             "Accumulated gradients are discarded",
@@ -124,27 +132,59 @@ class DiscardedMicrobatches(Rule):
         )
 
 
-def _discarded_alone(facts: StepFacts) -> bool:
-    """Whether another rank has discarded nothing: all ranks run the same loop."""
-    pairs = ((r, facts.applied_by_rank[rank]) for rank, r in facts.records.items())
-    return any(record.micro_batches and not discarded(record, of) for record, of in pairs)
+def _discarded_by_rank(facts: StepFacts) -> dict[int, list[MicroBatch]]:
+    """Of each rank with micro-batches, those that it discarded."""
+    lost = {}
+    for rank, record in facts.records.items():
+        applied = facts.applied_by_rank[rank]
+        if record.micro_batches:
+            lost[rank] = discarded(record, applied) if applied and applied[0][0] else []
+    return lost
 
 
-def _of_one_rank(facts: StepFacts, lost: list[MicroBatch]) -> Outcome:
-    """Information: where the rank is asked for, as before a log, this is no part of training."""
+def _has_lost_a_share(facts: StepFacts, by_rank: Mapping[int, list[MicroBatch]]) -> bool:
+    """Whether the ranks have as many micro-batches, of which some have zeroed a part."""
+    applied = facts.applied_by_rank
+    return len({len(applied[rank]) + len(lost) for rank, lost in by_rank.items()}) == 1
+
+
+def _of_some_ranks(
+    facts: StepFacts, by_rank: Mapping[int, list[MicroBatch]], lost: list[MicroBatch]
+) -> Outcome:
+    """Of ranks with further backwards, information: where only these are asked for, as before a
+    log, they are no part of training. As many as the others have, less what was zeroed, are lost.
+    """
+    zeroing = [rank for rank, of in by_rank.items() if of]
+    others = [rank for rank in by_rank if rank not in zeroing]
+    has = "has" if len(others) == 1 else "have"
+    on, rest = names(zeroing).lower(), names(others).lower()
+    none = f"{names(others)} {has} zeroed none in this window"
+    equal = len({len(facts.applied_by_rank[rank]) for rank in by_rank}) == 1
+    if not equal and facts.lowest_rank not in zeroing and not _has_lost_a_share(facts, by_rank):
+        return OK
     tokens, held = counted_tokens(lost)
-    rank = facts.lowest_rank
+    numbers = {
+        "discarded": len(lost),
+        "discarded_tokens": tokens,
+        "micro_batches": sum(len(facts.records[rank].micro_batches) for rank in zeroing),
+    }
+    gradients = f"On {on}, the gradients of {counted(len(lost), 'micro-batch')} ({held})"
+    if not equal:
+        return finding(
+            "warning",
+            f"Accumulated gradients are discarded on {on}",
+            f"{gradients} were zeroed before {_effect(facts)}. {none}.",
+            FIX,
+            **numbers,
+        )
     return finding(
         "info",
-        f"Rank {rank} zeroes gradients that other ranks do not have",
-        f"On rank {rank}, the gradients of {counted(len(lost), 'micro-batch')} ({held}) were "
-        "zeroed before the step, and other ranks have zeroed none in this window. If only this "
-        "rank measures gradients there, nothing is wrong. If its batches end in the middle of a "
-        "window, this data is not used.",
+        f"Gradients are zeroed on {on}, and not on {rest}",
+        f"{gradients} were zeroed before the step. {none}, and all ranks apply equally many "
+        "micro-batches. If gradients are only measured there, nothing is wrong. If the batches "
+        "there end in the middle of a window, this data is not used.",
         FIX,
-        discarded=len(lost),
-        discarded_tokens=tokens,
-        micro_batches=len(facts.record.micro_batches),
+        **numbers,
     )
 
 
