@@ -1054,6 +1054,29 @@ def test_single_steps_that_a_loop_adds_up_are_an_episode_and_not_balanced(
     assert (result.verdict == "incomplete") == is_episode
 
 
+@pytest.mark.parametrize(
+    ("second", "reduction", "evaluated"),
+    [
+        ((0.64, 0.8, 1.0), "mean", True),
+        ((0.64, 0.8, 1.0), "none", False),  # as the log-probability of an action
+        ((0.5, 1.2, 0.7), "mean", False),
+        ((0.64, 0.8), "mean", False),
+    ],
+)
+def test_iterations_that_every_micro_batch_weighs_alike_are_no_episode(
+    second: tuple[float, ...], reduction: str, evaluated: bool
+) -> None:
+    """Beside a cross entropy, which is then evaluated, too."""
+    iterations = [
+        [term(1, w / 2, reduction, kind="SmoothL1LossBackward0", head=1) for w in weights]
+        for weights in ((0.64, 0.8, 1.0), second)
+    ]
+    main = term(6, 1 / 6, undivided=True, head=2)
+    (diagnosis, *_) = diagnose(facts(record([[main, *each] for each in iterations])), [])
+    assert (diagnosis.reason != EPISODES) == evaluated
+    assert (diagnosis.pattern != "unmeasured") == evaluated
+
+
 EPISODE_LENGTHS = ((9, 5, 12, 6), (4, 12, 3, 7), (8, 2, 9, 6))
 
 

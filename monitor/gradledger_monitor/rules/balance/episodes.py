@@ -7,6 +7,7 @@ that have the same steps, as that of a critic, are then averaged or added up wit
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from gradledger_monitor.model.losses.term_weights import differ, has_own_weights
@@ -14,22 +15,41 @@ from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.model.readings import WeightedTerm
 from gradledger_monitor.model.step_facts import StepFacts
+from gradledger_monitor.model.tolerances import INSIDE
 from gradledger_monitor.rules.balance.patterns import Closed
 
 SINGLE_ELEMENTS = 3  # terms of one element each: a loop over the steps of an episode, not heads
+FEW_ELEMENTS = 16  # exits or iterations of a model; episodes of a fixed length are longer
 
 
 def weighs_elements(terms: list[WeightedTerm]) -> bool:
     """Whether a loss is the sum of single elements with different weights, as in REINFORCE.
 
-    Those on several heads are the losses of several tasks.
+    Those on several heads are the losses of several tasks. A few means that every micro-batch
+    weighs alike are the exits or the iterations of a model.
     """
-    elements: dict[tuple[int, int, str, int | None], list[float]] = {}
+    losses: dict[tuple[str, int | None, bool], dict[tuple[int, int], list[float]]] = {}
     for t in terms:
         if t.tokens == 1:
-            key = (t.rank, t.micro_batch, t.loss_term.kind, t.loss_term.head)
-            elements.setdefault(key, []).append(t.weight)
-    return any(len(each) >= SINGLE_ELEMENTS and differ(each) for each in elements.values())
+            loss = t.loss_term
+            of_loss = losses.setdefault((loss.kind, loss.head, loss.reduction == "mean"), {})
+            of_loss.setdefault((t.rank, t.micro_batch), []).append(t.weight)
+    return any(
+        any(len(each) >= SINGLE_ELEMENTS and differ(each) for each in of_loss.values())
+        and not (are_means and _are_fixed(list(of_loss.values())))
+        for (_, _, are_means), of_loss in losses.items()
+    )
+
+
+def _are_fixed(micro_batches: list[list[float]]) -> bool:
+    """Whether several micro-batches have the same few weights, in the same order."""
+    first, *others = micro_batches
+    equal = all(
+        len(each) == len(first)
+        and all(math.isclose(a, b, rel_tol=INSIDE) for a, b in zip(each, first, strict=True))
+        for each in others
+    )
+    return bool(others) and len(first) <= FEW_ELEMENTS and equal
 
 
 def may_be_of_episodes(facts: StepFacts, objective: Objective, past: Sequence[Closed] = ()) -> bool:
