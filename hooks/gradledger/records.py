@@ -316,7 +316,8 @@ class StepRecord:
     rate_moves: int = 0  # times that the first rate moved between two of the micro-batches
     scheduled: int | None = None  # the step that an LR schedule is at
     schedule_total: int | None = None  # the step at which it ends, if it is read
-    # steps of a schedule of another optimizer of its parameters, which does not step; its rate
+    # steps of a schedule of an earlier optimizer that never stepped, in place of which this one
+    # was created again, at one rate; the rate of the earlier one
     elsewhere: int | None = None
     rate_elsewhere: float | None = None
     group_norms: list[float] = field(default_factory=list)  # by parameter group, if several

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
 from gradledger.records import LeftOpen
 from gradledger_monitor.model.findings import Finding
 from helpers.facts import facts, judged, record, term
@@ -34,26 +38,25 @@ def test_other_plans_that_are_unfinished_have_no_warm_up() -> None:
 # ---------------------------------------------------------------------- of another optimizer
 
 
-def elsewhere(rates: list[float], steps: int | None = 9) -> list[Finding]:
-    """The findings of steps at these rates, with as many steps of a schedule at the first."""
-    more = [
-        {} if steps is None else {"elsewhere": steps + n, "rate_elsewhere": 0.02}
-        for n in range(len(rates))
-    ]
-    records = [
-        record([term(8, 1 / 8)], number, lr=rate, **fields)
-        for number, (rate, fields) in enumerate(zip(rates, more, strict=True), 1)
-    ]
-    evaluation = judged([facts(each) for each in records])
+def elsewhere(step: int, schedule_steps: int | None, **fields: Any) -> list[Finding]:
+    """The findings of a step, with as many steps of the schedule of an earlier optimizer."""
+    if schedule_steps is not None:
+        fields |= {"elsewhere": schedule_steps, "rate_elsewhere": 0.02}
+    evaluation = judged([facts(record([term(8, 1 / 8)], step, lr=0.1, **fields))])
     return [f for f in evaluation.findings if f.rule == "schedule.of_another_optimizer"]
 
 
-def test_a_schedule_that_sets_another_optimizer_is_a_warning_at_a_constant_rate() -> None:
-    (finding,) = elsewhere([0.1] * 10)
-    assert (finding.severity, finding.first_step) == ("warning", 10)
-    assert "stepped 18 times for another optimizer of the same parameters" in finding.summary
-    assert "whose rate is 0.02 by now" in finding.summary
-    assert "stepped at a learning rate of 0.1 for at least 10 steps" in finding.summary
-    assert not elsewhere([0.1] * 9)
-    assert not elsewhere([0.1 * 0.9**n for n in range(20)])  # the loop copies it
-    assert not elsewhere([0.1] * 20, steps=None)
+def test_a_schedule_of_an_optimizer_that_never_stepped_is_a_warning() -> None:
+    (finding,) = elsewhere(40, 39)
+    assert finding.severity == "warning"
+    assert "scheduler stepped 39 times for another SGD" in finding.summary
+    assert "its rate is now 0.02" in finding.summary
+    assert "made 40 steps, all at a learning rate of 0.1:" in finding.summary
+    (finding,) = elsewhere(40, 39, lrs=[0.1, 0.2])
+    assert "the same learning rates (0.1 in the first parameter group)" in finding.summary
+    assert not elsewhere(40, None)
+
+
+@pytest.mark.parametrize(("step", "schedule_steps"), [(9, 10), (11, 9)])
+def test_few_steps_of_a_schedule_are_no_finding(step: int, schedule_steps: int) -> None:
+    assert elsewhere(10, 10) and not elsewhere(step, schedule_steps)

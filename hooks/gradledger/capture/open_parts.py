@@ -225,8 +225,7 @@ class Schedule:
     warmup: tuple[int, int] | None = None
     rises: bool = True  # the rate never fell
     first: float | None = None  # rate
-    unused: int = 0  # steps of it since its optimizer stepped
-    rate_unused: float | None = None  # that of the first of these
+    rate_begun: float | None = None  # rate at the first step of it
 
     def is_low(self) -> bool:
         """Whether the rate is near its end, as after a decay."""

@@ -21,7 +21,6 @@ from gradledger.observers.base import Observer
 if TYPE_CHECKING:
     from gradledger.capture.windows import OpenWindows, OptimizerWindow
 
-FEWEST_UNUSED = 8  # steps of a schedule whose optimizer does not step
 COMPILED = "the LR scheduler runs inside a compiled function, where it cannot be seen"
 
 
@@ -42,6 +41,8 @@ class LearningRates(Observer):
         self._used: set[type] = set()  # classes of which an object was created
         # Steps of each optimizer that were observed, and their micro-batches.
         self._counts: weakref.WeakKeyDictionary[Any, list[int]] = weakref.WeakKeyDictionary()
+        # The rates of each optimizer at its first step; empty once one has moved.
+        self._rates: weakref.WeakKeyDictionary[Any, list[float]] = weakref.WeakKeyDictionary()
 
     def install(self) -> None:
         """Wrap ``step`` of every scheduler class of PyTorch, or of the script, that defines it.
@@ -123,9 +124,8 @@ class LearningRates(Observer):
     def _follow(scheduler: Any, window: OptimizerWindow) -> None:
         schedule = window.schedule = window.schedule or Schedule(frozenset(_planned(scheduler)))
         schedule.done += 1
-        schedule.unused += 1
-        if schedule.unused == 1:
-            schedule.rate_unused = _rate(window)
+        if schedule.done == 1:
+            schedule.rate_begun = _rate(window)
         if schedule.scheduler is None or schedule.scheduler() is not scheduler:
             schedule.scheduler, schedule.fell = weakref.ref(scheduler), False
             schedule.total, schedule.by_function = _total(scheduler)
@@ -152,6 +152,8 @@ class LearningRates(Observer):
         counts = self._counts.setdefault(window, [0, 0])
         counts[0] += 1
         counts[1] += len(step.micro_batches)
+        if self._rates.setdefault(window, rates) != rates:
+            self._rates[window] = []
         if window.schedule is not None:
             schedule = window.schedule
             schedule.steps, schedule.micro_batches = counts
@@ -164,22 +166,29 @@ class LearningRates(Observer):
             step.fields["scheduled"] = _position(schedule)
             if schedule.fell or not schedule.by_function:
                 step.fields["schedule_total"] = schedule.total
-            schedule.unused = 0
-        else:
+        elif self._rates[window]:
             self._note_elsewhere(step, window)
         if self._compiled:
             step.missing["schedule"] = COMPILED
 
     def _note_elsewhere(self, step: OpenStep, window: OptimizerWindow) -> None:
-        """Whether a schedule sets the rate of another optimizer of these parameters instead."""
+        """A schedule of an earlier optimizer, which this one was created again in place of.
+
+        The earlier one has never stepped: another one may have ended a phase of the training. A
+        schedule that stepped more often than this optimizer trained was run to show its rates.
+        """
+        own = set(map(id, window.parameters()))
         for other in self._windows:
-            schedule = other.schedule
-            if other is window or schedule is None or schedule.unused < FEWEST_UNUSED:
+            if other is window:
+                return  # those after it were created later
+            schedule, rate = other.schedule, _rate(other)
+            if schedule is None or other.steps or other.name != window.name:
                 continue
-            rate, parameters = _rate(other), set(map(id, other.parameters()))
-            moved = rate is not None and rate != schedule.rate_unused
-            if moved and not parameters.isdisjoint(map(id, window.parameters())):
-                step.fields["elsewhere"] = schedule.unused
+            parameters = set(map(id, other.parameters()))
+            is_again = parameters and (parameters <= own or own <= parameters)
+            in_turn = schedule.done <= self._counts[window][1]
+            if is_again and in_turn and rate is not None and rate != schedule.rate_begun:
+                step.fields["elsewhere"] = schedule.done
                 step.fields["rate_elsewhere"] = rate
 
 

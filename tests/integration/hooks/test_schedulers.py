@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import (
     ChainedScheduler,
@@ -273,23 +273,43 @@ def test_moves_of_the_rate_between_micro_batches_are_counted(
     assert [record.rate_moves for record in recorded.records()] == [moves] * 3
 
 
-@pytest.mark.parametrize("how", ["created again", "stepped before", "own schedule", "apart"])
+AGAIN = {  # how the second optimizer differs: the steps that are noted with a schedule of the first
+    "created again": range(1, 11),
+    "of more parameters": range(1, 11),
+    "steps first": (),
+    "own schedule": (),
+    "created first": (),
+    "of another class": (),
+    "a head each": (),
+    "its rate moves": range(1, 4),
+    "run to show its rates": (),
+}
+
+
+@pytest.mark.parametrize("how", AGAIN)
 @pytest.mark.filterwarnings("ignore:Detected call of")
-def test_a_schedule_of_another_optimizer_of_the_same_parameters(how: str) -> None:
-    model, other = tiny_model(), tiny_model()
+def test_a_schedule_of_an_optimizer_that_was_created_again(how: str) -> None:
+    model, heads = tiny_model(), [nn.Linear(2, 2), nn.Linear(2, 2)]
+    body = list(model.parameters())
     with recording() as recorded:
-        first = torch.optim.SGD((other if how == "apart" else model).parameters(), lr=0.1)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        first = torch.optim.SGD([*body, *(heads[0].parameters() if how == "a head each" else ())])
+        more = [*heads[1].parameters()] if how in ("a head each", "of more parameters") else []
+        kind = torch.optim.Adam if how == "of another class" else torch.optim.SGD
+        optimizer: Optimizer = kind([*body, *more])
+        if how == "created first":
+            first, optimizer = optimizer, first  # type: ignore[assignment]
         schedulers = [exponential(first)]
         if how == "own schedule":
             schedulers.append(exponential(optimizer))
         for number, (batch, *_) in enumerate(windows(11)):
-            each = first if how == "stepped before" and number == 0 else optimizer
+            each = first if how == "steps first" and number == 0 else optimizer
             each.zero_grad()
-            (cross_entropy(model, batch) + cross_entropy(other, batch)).backward()
+            cross_entropy(model, batch).backward()
+            if how == "its rate moves" and number > 3:
+                optimizer.param_groups[0]["lr"] = 0.01
             each.step()
-            for scheduler in schedulers:
+            for scheduler in schedulers * (5 if how == "run to show its rates" else 1):
                 scheduler.step()
-    records = recorded.records(optimizer=how == "stepped before")
+    records = recorded.records(optimizer=how == "steps first")
     counts = [record.elsewhere for record in records if record.elsewhere]
-    assert counts == ([8, 9, 10] if how in ("created again", "stepped before") else [])
+    assert counts == list(AGAIN[how])

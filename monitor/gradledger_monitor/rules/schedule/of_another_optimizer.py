@@ -2,46 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.numbers import number
-from gradledger_monitor.rules.definition import DEFAULTS, Parameter
+from gradledger_monitor.rules.definition import Parameter
+from gradledger_monitor.rules.framework_fixes import with_optimizer
 from gradledger_monitor.rules.number_text import counted, significant
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_applicable
 from gradledger_monitor.rules.schedule.rates import learning_rates
-from gradledger_monitor.rules.state import declare
 
 FIX = """\
-# wherever the optimizer is created, create its scheduler, too
-optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
-scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=steps)
-# of a checkpoint: optimizer.load_state_dict(...), and then scheduler.load_state_dict(...)"""
+# the scheduler is created after the optimizer that steps, and again if that is created again
+optimizer = torch.optim.AdamW(groups, lr=lr)
+scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=steps)"""
 
 
 class OfAnotherOptimizer(Rule):
-    """The LR schedule sets the rate of an optimizer that does not step.
+    """The LR scheduler changes the rate of an optimizer that never stepped.
 
     **What it sees**
 
-    Ten steps of an optimizer at one learning rate, while an LR scheduler steps another optimizer
-    that holds some of the same parameters and makes no step itself, and has changed its rate.
+    At least 10 steps of an optimizer, all at one learning rate, and as many of an LR scheduler that
+    changed the rate of an earlier optimizer. That one is of the same class, holds the same
+    parameters, or a part of them, or more, and never stepped.
 
     **Why it matters**
 
     The schedule has no effect on the training: the rate neither warms up nor decays. What the
-    scheduler prints as its last rate is not the one that is applied.
+    scheduler returns as its last rate is not the one that is applied.
 
     **What to do**
 
     Create the scheduler after the optimizer, and again wherever the optimizer is created again, as
-    where layers are unfrozen or a checkpoint is loaded.
+    where parameter groups are split or a checkpoint is loaded.
 
     **When it is silent**
 
-    The optimizer that steps has a schedule as well, or the loop changes its rate, as one that
-    copies it from the other; the optimizers share no parameter; schedules that the hooks do not
-    observe, as of other libraries; fewer than 8 steps of the schedule.
+    The first optimizer has stepped: a phase of the training may have ended, on purpose or not. The
+    rate of the optimizer that steps has moved, as in a loop that copies it from the other, or an
+    LR scheduler steps for it, too. The first optimizer is of another class, or each of the two holds
+    parameters that the other does not: it may begin later. The scheduler stepped more often than
+    micro-batches ran; the hooks do not observe it, as those of other libraries.
 
     **Incidents**
 
@@ -49,40 +49,29 @@ class OfAnotherOptimizer(Rule):
     """
 
     points_at = ("schedule", "step")
-    needed = Parameter(10, "steps at one learning rate")
-
-    state = declare(_rates=list[float], _steps=int)
-
-    def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
-        super().__init__(thresholds)
-        self._rates: list[float] = []  # since the first step with such a schedule
-        self._steps = 0  # at these
-
-    def after_gap(self) -> None:
-        """A rate may have moved in between, and be back."""
-        self._steps = 0
+    needed = Parameter(10, "steps of the optimizer, and of the schedule")
 
     def evaluate(self, window: Window) -> Outcome:
-        """A schedule of another optimizer, and the rates that this one steps at."""
-        record = window.facts.record
+        """A schedule of an optimizer that this one was created again in place of."""
+        facts, record = window.facts, window.facts.record
         rates = [rate for each in learning_rates(record) if (rate := number(each)) is not None]
-        before, self._rates = self._rates, rates
-        if record.elsewhere is None or not rates:
-            self._steps = 0
-            return not_applicable("no LR schedule of another optimizer of the same parameters")
-        self._steps = self._steps + 1 if rates == before else 1
-        if self._steps < self.needed:
+        other = number(record.rate_elsewhere)
+        if record.elsewhere is None or other is None or not rates:
+            return not_applicable("no LR schedule of an optimizer that it was created in place of")
+        if min(record.elsewhere, record.step) < self.needed:
             return OK
-        facts, other = window.facts, number(record.rate_elsewhere)
-        sets = "" if other is None else f", whose rate is {significant(other)} by now"
+        at = f"a learning rate of {significant(rates[0])}"
+        if len(rates) > 1:
+            at = f"the same learning rates ({significant(rates[0])} in the first parameter group)"
+        name = facts.optimizer_name
         return finding(
             "warning",
-            "The LR schedule sets the rate of an optimizer that does not step",
-            f"The LR scheduler stepped {counted(record.elsewhere, 'time')} for another optimizer "
-            f"of the same parameters{sets}. That optimizer has not stepped since. "
-            f"{facts.optimizer_label} stepped at a learning rate of {significant(rates[0])} for at "
-            f"least {counted(self._steps, 'step')}: the schedule does not change it.",
-            FIX,
+            "The LR scheduler changes the rate of an optimizer that never stepped",
+            f"An LR scheduler stepped {counted(record.elsewhere, 'time')} for another {name}, "
+            "which was created before this one and holds parameters of it. That optimizer never "
+            f"stepped; its rate is now {significant(other)}. {facts.optimizer_label} made "
+            f"{counted(record.step, 'step')}, all at {at}: the schedule does not change it.",
+            with_optimizer(FIX, name),
             schedule_steps=record.elsewhere,
             rate_of_schedule=other,
             rate=rates[0],

@@ -1,4 +1,4 @@
-"""The body is unfrozen, with a new optimizer; the scheduler decays the rate of the first one."""
+"""The optimizer is created again, to split its parameters; the scheduler decays the first one."""
 
 import torch
 from torch import nn
@@ -8,10 +8,14 @@ from museum.parts import mlp
 
 torch.manual_seed(0)
 body, head = mlp(8, 16, 16), nn.Linear(16, 2)
-body.requires_grad_(False)
-STEPS, FROZEN, RATE = 60, 20, 0.01
-optimizer = torch.optim.AdamW(head.parameters(), lr=RATE)
+STEPS, RATE = 60, 0.01
+optimizer = torch.optim.AdamW([*body.parameters(), *head.parameters()], lr=RATE)
 scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, STEPS)
+groups = [
+    {"params": [*body.parameters()]},
+    {"params": [*head.parameters()], "weight_decay": 0.0},
+]
+optimizer = torch.optim.AdamW(groups, lr=RATE)
 
 
 def planned(step: int) -> float:
@@ -19,11 +23,7 @@ def planned(step: int) -> float:
     return RATE * (1 - 0.9 * step / STEPS)
 
 
-for i in range(STEPS):
-    if i == FROZEN:
-        body.requires_grad_(True)
-        parameters = [*body.parameters(), *head.parameters()]
-        optimizer = torch.optim.AdamW(parameters, lr=RATE)
+for _ in range(STEPS):
     x = torch.randn(32, 8)
     optimizer.zero_grad()
     cross_entropy(head(body(x).relu()), (x[:, 0] * x[:, 1] > 0).long()).backward()
