@@ -180,7 +180,7 @@ class Replaced:
     # nothing had changed since
     in_a_row: int = 0
     horizon: float | None = None  # steps that the longest average of its state reaches back
-    lr: float | None = None  # its rate at its last step
+    lr: float | None = None  # its rate at its last step, if it has one parameter group
 
 
 @dataclass(eq=False, repr=False)

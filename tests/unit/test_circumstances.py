@@ -124,6 +124,8 @@ def test_a_resume_is_named() -> None:
     )
     replaced = step(7, 1.0, lr=0.1, replaced=Replaced(0, 12, lr=0.001))
     assert "trained for 12 steps (learning rate 0.001, now 0.1)." in sentence(replaced)
+    replaced = step(7, 1.0, lr=0.1, lrs=[0.1, 0.001], replaced=Replaced(0, 12, lr=0.001))
+    assert "trained for 12 steps." in sentence(replaced)  # the rate of the second group stayed
     again = step(7, 1.0)
     again.micro_batches[0].number = 1
     assert sentence(*CALM, again) == "At step 7, the process was started again."

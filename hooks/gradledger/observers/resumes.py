@@ -109,7 +109,8 @@ class Resumes(Observer):
         if course is None and step.step == 1 and not window.by_hand:
             course = self._begin(step, window)
         if course is not None:
-            course.scaler, course.lr = step.scaler, step.fields.get("lr")
+            course.scaler = step.scaler
+            course.lr = None if "lrs" in step.fields else step.fields.get("lr")
         if step.step == 1 and step.replaced is None and not window.by_hand:
             self._note_resumed(step, window)
 

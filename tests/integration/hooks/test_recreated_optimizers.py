@@ -113,3 +113,17 @@ def test_parameters_that_are_changed_in_between_begin_another_course() -> None:
     once = iter([False, False, False, True, False, False])
     sent = replaced(adam, lambda model: average(model) if next(once) else None)
     assert in_a_row(sent) == [0, 0, 1, 2, 0, 1]
+
+
+def of_two_groups(model: nn.Module, phase: int, last: Any) -> torch.optim.Optimizer:
+    groups = [{"params": [parameter]} for parameter in model.parameters()]
+    return torch.optim.Adam(groups, lr=1e-3)
+
+
+@pytest.mark.parametrize(("create", "rate"), [(adam, 1e-3), (of_two_groups, None)])
+def test_the_rate_of_the_optimizer_before_is_sent_if_it_has_one_group(
+    create: Create, rate: float | None
+) -> None:
+    first, *later = replaced(create)
+    assert first is None
+    assert [each and each.lr for each in later] == [rate] * 5

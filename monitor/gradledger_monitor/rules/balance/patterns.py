@@ -167,7 +167,8 @@ def _resumed(facts: StepFacts) -> str:
     steps = counted(replaced.steps, "step")
     before, now = number(replaced.lr), number(facts.record.lr)
     rates = ""
-    if before is not None and now is not None and before != now:
+    several = facts.record.lrs  # others may have stayed
+    if before is not None and now is not None and before != now and not several:
         rates = f" (learning rate {significant(before)}, now {significant(now)})"
     return f"this optimizer took over parameters that another one had trained for {steps}{rates}"
 

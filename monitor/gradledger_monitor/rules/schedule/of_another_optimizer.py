@@ -39,7 +39,7 @@ class OfAnotherOptimizer(Rule):
 
     The first optimizer has stepped: a phase of the training may have ended, on purpose or not. The
     rate of the optimizer that steps has moved, as in a loop that copies it from the other, or an
-    LR scheduler steps for it, too. The first optimizer is of another class, or each of the two holds
+    LR scheduler steps for it, too. The first one is of another class, or each of the two holds
     parameters that the other does not: it may begin later. The scheduler stepped more often than
     micro-batches ran; the hooks do not observe it, as those of other libraries.
 
