@@ -535,6 +535,13 @@ def test_what_needs_all_ranks_states_which_one_is_missing(rule: str) -> None:
     assert answer(rule, step) == "not_measured: no record of rank 2 arrived"
 
 
+def test_shards_that_were_combined_in_an_unknown_way_are_not_known_to_be_equal() -> None:
+    sent = [rank(None, wrapper=None, sync="unknown", sharded=True, post_factor=None)] * 2
+    merged = facts(*sent)
+    assert merged.all_reduce is not None and not merged.all_reduce.is_known
+    assert answer(DRIFT, merged) == "not_applicable: no DDP model"
+
+
 def test_ranks_without_a_wrapper_are_asked_nothing_about_one() -> None:
     step = facts(*[rank(None, wrapper=None, sync="none")] * 2)
     assert answer(DRIFT, step) == "not_applicable: no DDP model"

@@ -53,7 +53,8 @@ SEVERAL_RANKS = Precondition("several ranks train together", _not_parallel)
 def of_shards(facts: StepFacts) -> Outcome:
     """Of a wrapper that shards; or of ranks that share out the parameters, as in ZeRO: the models
     of all of them are equal then, where it is known how they combined the gradients."""
-    by_hand = facts.record.wrapper is None and facts.all_reduce is not None
+    combined = facts.all_reduce
+    by_hand = facts.record.wrapper is None and combined is not None and combined.is_known
     return OK if by_hand and not facts.missing_ranks else not_applicable("no DDP model")
 
 
