@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -117,10 +119,25 @@ def test_all_ways_to_call_it_are_counted(observer: Collectives) -> None:
     work.wait()
     group.allreduce(ones).wait()
     group.allreduce(tensors=[ones]).wait()  # by name: not counted
+    observer._works.inside = OpenMicroBatch(1, complete=False)
+    works = [group.allreduce([ones], dist.ReduceOp.SUM, timedelta(minutes=1))]
+    works += [group.allreduce([ones], op=dist.ReduceOp.SUM, timeout=timedelta(minutes=1))]
+    assert len(observer._works._sampled) == len(works)
+    for each in works:
+        each.wait()
     dist.barrier()
     dist.all_gather_object([None], {"loss": 1.0})
-    assert observer._thread.reduced == 18
+    assert observer._thread.reduced == 30
     assert ones.tolist() == [[1.0] * 3] * 2
+
+
+def test_an_average_is_read_from_each_way_to_state_the_operation() -> None:
+    group, options = SimpleNamespace(size=lambda: 4), dist.AllreduceOptions()
+    assert running_works.divisor_of(group, options, torch.ones(3), timedelta(minutes=1)) == 1
+    options.reduceOp = dist.ReduceOp.AVG
+    of_operation = dist.ReduceOp(dist.ReduceOp.AVG)  # type: ignore[call-arg]
+    for stated in (options, dist.ReduceOp.AVG, of_operation):
+        assert running_works.divisor_of(group, stated, None) == 4
 
 
 @pytest.mark.parametrize("use", ["", "wait", "is_completed", "get_future", "synchronize"])

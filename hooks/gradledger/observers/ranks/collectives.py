@@ -53,7 +53,7 @@ from gradledger.observers.ranks.process_groups import (
     unless_all,
     world,
 )
-from gradledger.observers.ranks.running_works import RunningWorks
+from gradledger.observers.ranks.running_works import RunningWorks, divisor_of
 
 if TYPE_CHECKING:
     from gradledger.capture.windows import OptimizerWindow
@@ -207,7 +207,8 @@ class Collectives(Observer):
         def all_reduce(group: Any, /, *args: Any, **kwargs: Any) -> Any:
             before = self.run_guarded(self._sample_reduced, *args[:1])
             work = original(group, *args, **kwargs)
-            self.run_guarded(self._count_reduced, (group, *args[1:]), work, before, *args[:1])
+            divisor = self.run_guarded(divisor_of, group, *args[1:], *kwargs.values())
+            self.run_guarded(self._count_reduced, divisor, work, before, *args[:1])
             return work
 
         return all_reduce
@@ -216,9 +217,11 @@ class Collectives(Observer):
         wrapped = self._has_wrapper or self._fsdp2  # FSDP2 reduces on another stream
         return None if wrapped else self._works.sample_before(tensors)
 
-    def _count_reduced(self, how: Any, work: Any, before: Deferred | None, *tensors: Any) -> None:
+    def _count_reduced(
+        self, divisor: int | None, work: Any, before: Deferred | None, *tensors: Any
+    ) -> None:
         self._thread.reduced += self._works.add(work, *tensors)
-        if before is not None and self._works.sample(work, tensors[0], before, *how):
+        if before is not None and self._works.sample(work, tensors[0], before, divisor or 1):
             self._patch_functions()
 
     def _patch_functions(self) -> None:

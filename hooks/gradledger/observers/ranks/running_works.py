@@ -64,9 +64,7 @@ class RunningWorks:
             return None
         return copy_coordinates(list(tensors))
 
-    def sample(
-        self, work: Any, tensors: Any, before: Deferred, group: Any, options: Any = None
-    ) -> bool:
+    def sample(self, work: Any, tensors: Any, before: Deferred, divisor: int) -> bool:
         """It has begun. Returns whether an autograd function of the script runs it."""
         inside = self.inside
         if work is None or inside is None:
@@ -76,8 +74,7 @@ class RunningWorks:
         runs = isinstance(node, torch.autograd.function.BackwardCFunction)
         if runs:
             self.in_functions.append((id(node), tensors[0].numel(), passed))
-        divides = getattr(options, "reduceOp", None) == dist.ReduceOp.AVG
-        divisor, reference = group.size() if divides else 1, weakref.ref(tensors[0])
+        reference = weakref.ref(tensors[0])
         self._sampled[id(work)] = _Sampled(inside, reference, before, passed, divisor)
         return runs
 
@@ -146,6 +143,16 @@ class RunningWorks:
         inside = (g.numel() for g in local if any(g.data_ptr() in each for each in running))
         shares = {"reduced_share": reduced / total, "unwaited_share": sum(inside) / total}
         return {name: round(share, 4) for name, share in shares.items() if share}
+
+
+def divisor_of(group: Any, *options: Any) -> int:
+    """What an all-reduce divides the sum by: the number of ranks, if it averages.
+
+    ``options``: its arguments but the tensors; the operation is one of them, or a part of one.
+    """
+    read = (getattr(each, "reduceOp", each) for each in options)
+    operations = [each for each in read if isinstance(each, dist.ReduceOp)]
+    return int(group.size()) if dist.ReduceOp.AVG in operations else 1
 
 
 def _memory(tensor: Any) -> range:
