@@ -50,7 +50,10 @@ class OpenShares:
     def resolve(self, record: StepRecord) -> None:
         """Fill the wire record."""
         record.shares = Samples(self.after_backward.values(), self.at_step.values())
-        record.own_shares = self.own
+        discarded = any(
+            sent.fresh for sent in record.micro_batches[1:]
+        )  # and added up all the same
+        record.own_shares = self.own and not discarded
         record.shared_model = gradient_probe.fingerprint(self.parameters.values())
 
 

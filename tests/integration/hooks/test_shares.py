@@ -124,7 +124,6 @@ def test_parameters_of_other_ranks_are_sampled_where_the_optimizer_holds_some() 
 
 
 @pytest.mark.usefixtures("of_two_ranks")
-@pytest.mark.usefixtures("of_two_ranks")
 def test_gradients_that_hooks_combine_inside_backward_are_sampled_as_they_arrive(
     tmp_path: Path,
 ) -> None:
@@ -142,10 +141,16 @@ def test_gradients_that_hooks_combine_inside_backward_are_sampled_as_they_arrive
             for first, *_ in windows(3):
                 net.zero_grad()
                 cross_entropy(net, first).backward()
+                torch.autograd.grad(cross_entropy(net, first), list(net.parameters()))
                 optimizer.step()
+            for number in range(2):  # the gradients of the first are discarded
+                net.zero_grad(set_to_none=number == 1)
+                cross_entropy(net, first).backward()
+            optimizer.step()
     finally:
         dist.destroy_process_group()
-    early, *later = [facts.record for facts in recorded.facts()]
+    early, *later, discarded = [facts.record for facts in recorded.facts()]
+    assert not discarded.own_shares
     assert early.shares is None or not early.own_shares
     for record in later:
         after, applied = shares_of(record)

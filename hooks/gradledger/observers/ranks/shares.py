@@ -123,6 +123,8 @@ class _Arriving:
         self._from_begin = False  # this window's backwards were all watched
         self._handles: list[Any] = []
         self._sums: dict[int, torch.Tensor] = {}  # by the number of the piece
+        # The latest backward; ``autograd.grad`` calls the hooks, too, and accumulates nothing.
+        self._backward: OpenMicroBatch | None = None
 
     def watch(self, model: _Coordinates, around: Any) -> None:
         """From the next backward on; a hook must not keep its parameter alive."""
@@ -135,8 +137,9 @@ class _Arriving:
             self._handles.append(parameter.register_hook(never_compile(hook)))
             call_first(parameter, self._handles[-1])
 
-    def begin(self) -> None:
+    def begin(self, micro_batch: OpenMicroBatch) -> None:
         """A backward begins."""
+        self._backward = micro_batch
         if self.stepped:
             self.stepped, self._from_begin = False, bool(self._handles)
             self._sums.clear()
@@ -158,9 +161,11 @@ class _Arriving:
             handle.remove()
         self._handles.clear()
         self._sums.clear()
-        self._from_begin = False
+        self._from_begin, self._backward = False, None
 
     def _add(self, piece: _Piece, arriving: Any) -> None:
+        if self._backward is None or self._backward.complete:
+            return
         with isolated():
             view = piece.view(arriving)
             if view is not None:
@@ -224,7 +229,7 @@ class Shares(Observer):
         if self._coordinates is not None and not self._coordinates.parameters():
             self._coordinates = None
             self._arriving.release()
-        self._arriving.begin()
+        self._arriving.begin(micro_batch)
         unfed = [w for w in micro_batch.marked_windows if w.starved or not (w.fed or w.steps)]
         if self._coordinates is None and self._searches < MOST_SEARCHES and _may_share_out(unfed):
             self._search(roots, micro_batch.thread)
