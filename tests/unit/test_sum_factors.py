@@ -52,6 +52,8 @@ def test_what_a_function_does_to_the_sum_is_part_of_the_factor_on_equal_values()
     of_parts = [Summed(values, others, [others]), Summed(others, values, [halves])]
     of_parts += [Summed(others, values, [values], 4), Summed(others, values, [])]
     sums, scales = sums_of(of_parts).values()
+    of_mean = Summed(others, values, [halves], both_ways=True)
+    assert sums_of([of_mean]) == {"sums": [0], "sum_scales": []}
     assert sums == [0] * 4 and scales[:3] == [1, 0.5, 0.25] and math.isnan(scales[3])
 
 

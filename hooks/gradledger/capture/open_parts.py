@@ -337,6 +337,7 @@ class Summed(NamedTuple):
     after: Deferred
     passed: list[Deferred]  # what its autograd function returns, if it has as many values
     divisor: int = 1  # the number of ranks, if the all-reduce divides by it
+    both_ways: bool = False  # in a function whose forward combines ranks, too, such as a mean
 
     def deferred(self) -> tuple[Deferred, ...]:
         """All of them."""
@@ -352,8 +353,9 @@ def sums_of(summed: list[Summed]) -> dict[str, Any]:
     """The fields ``sums`` and ``sum_scales`` of a micro-batch, from all-reduces in its backward.
 
     Without those whose values come after the step's copies. The latter states what the sum of each
-    is multiplied by until it leaves its autograd function, not a number if that is not known. Of
-    values that are equal on all ranks, ``sums`` includes it. Empty if none changes a sum.
+    is multiplied by until it leaves its autograd function, not a number if that is not known, or
+    may be due to its forward. Of values that are equal on all ranks, ``sums`` includes it. Empty if
+    none changes a sum.
     """
     sums, scales = [], []
     for each in list(summed):
@@ -365,6 +367,8 @@ def sums_of(summed: list[Summed]) -> dict[str, Any]:
             scale = sum_factor(after, each.passed[0].values()) or math.nan
         if factor and not math.isnan(scale):
             factor, scale = factor * scale, 1.0
+        elif each.both_ways:
+            scale = math.nan
         sums.append(factor)
         scales.append(four_digits(scale / each.divisor))
     scaled = any(abs(scale - 1) > 0 for scale in scales)

@@ -266,6 +266,29 @@ def test_all_reduces_inside_backward_are_sampled_before_and_after(observer: Coll
             window = OptimizerWindow(optimizer)
 
 
+class _Mean(_Copied):
+    """A mean over the ranks: its backward divides, too."""
+
+    @staticmethod
+    def forward(ctx: Any, values: torch.Tensor) -> torch.Tensor:
+        mean = values.clone()
+        dist.all_reduce(mean)
+        return mean / dist.get_world_size()
+
+
+@pytest.mark.parametrize(("function", "both"), [(_Copied, False), (_Mean, True)])
+def test_a_function_that_combines_ranks_in_its_forward_is_known(
+    observer: Collectives, function: Any, both: bool
+) -> None:
+    parameter = nn.Parameter(torch.randn(8))
+    window = OptimizerWindow(torch.optim.SGD([parameter], 0.1))
+    micro_batch = OpenMicroBatch(1, marked_windows=[window], complete=False)
+    loss = (function.apply(parameter) * torch.arange(1.0, 9.0)).sum()
+    observer.backward_begins(micro_batch, ())
+    loss.backward()
+    assert [summed.both_ways for summed in micro_batch.sums] == [both]
+
+
 def test_an_all_reduce_that_ends_after_its_backward_is_not_sampled(
     observer: Collectives, monkeypatch: pytest.MonkeyPatch
 ) -> None:

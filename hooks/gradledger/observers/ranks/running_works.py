@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import sys
 import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -30,6 +32,7 @@ class _Sampled(NamedTuple):
     before: Deferred
     passed: list[Deferred]
     divisor: int
+    both_ways: bool  # by a function that has combined ranks in its forward, too
 
 
 class RunningWorks:
@@ -45,6 +48,7 @@ class RunningWorks:
         self._dropped: list[range] = []
         self.inside: OpenMicroBatch | None = None  # the backward whose all-reduces are sampled
         self._sampled: dict[int, _Sampled] = {}
+        self._callers: set[Any] = set()  # code that has called an all-reduce outside backward
         # Of autograd functions that run: the id, how much was all-reduced, and what they pass on.
         self.in_functions: list[tuple[int, int, list[Deferred]]] = []
 
@@ -58,6 +62,7 @@ class RunningWorks:
         """An all-reduce of one tensor begins."""
         inside = self.inside
         if inside is None or inside.complete or not inside.alone:
+            self._note_callers()
             return None
         full = max(len(inside.sums), len(self._sampled)) >= MOST_SUMS
         if full or not isinstance(tensors, (list, tuple)) or len(tensors) != 1:
@@ -75,8 +80,20 @@ class RunningWorks:
         if runs:
             self.in_functions.append((id(node), tensors[0].numel(), passed))
         reference = weakref.ref(tensors[0])
-        self._sampled[id(work)] = _Sampled(inside, reference, before, passed, divisor)
+        both = runs and self._is_caller(node)
+        self._sampled[id(work)] = _Sampled(inside, reference, before, passed, divisor, both)
         return runs
+
+    def _note_callers(self) -> None:
+        """What calls an all-reduce outside backward, such as the forward of a function."""
+        frame = sys._getframe(1)
+        while frame is not None:
+            self._callers.add(frame.f_code)
+            frame = frame.f_back
+
+    def _is_caller(self, node: Any) -> bool:
+        forward = getattr(getattr(node, "_forward_cls", None), "forward", None)
+        return getattr(inspect.unwrap(forward), "__code__", None) in self._callers
 
     def function_ends(self, node: Any, passed_on: Any) -> None:
         """What it passes on, if that has as many values as it has all-reduced."""
@@ -116,7 +133,8 @@ class RunningWorks:
             return
         after = copy_coordinates(alive([sampled.tensor]))
         if after is not None:
-            summed = Summed(sampled.before, after, sampled.passed, sampled.divisor)
+            _, _, before, passed, divisor, both_ways = sampled
+            summed = Summed(before, after, passed, divisor, both_ways)
             sampled.inside.sums.append(summed)
 
     def clear(self) -> None:

@@ -4,8 +4,8 @@ functions.
 Ranks of a tensor-parallel group compute the same losses of the same data, although they hold
 different parameters: they exchange activations. Each all-reduce inside their backwards then adds up
 different values, the parts of one gradient. What has the same values on all ranks must not be added
-up: that multiplies the gradient by the number of ranks. Nor must a function divide the sum: the
-layers below it get a smaller gradient than the parts themselves.
+up: that multiplies the gradient by the number of ranks. A function that divides the
+sum is right if its forward is a mean over the ranks, or if what follows makes up for it.
 """
 
 from __future__ import annotations

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from gradledger_monitor.model.findings import Outcome
-from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.ranks.manual_all_reduce import ManualAllReduce
 from gradledger_monitor.model.ranks.parts_by_hand import scales_of_parts
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.tolerances import WEIGHT_HALF
 from gradledger_monitor.rules.balance.evidence import Near
-from gradledger_monitor.rules.ddp.drift_texts import FIX_OF_PARTS
-from gradledger_monitor.rules.number_text import counted, significant
+from gradledger_monitor.rules.number_text import significant
 from gradledger_monitor.rules.rule import finding
 
 FIX_PARTS = """\
 for parameter in model.parameters():       # after the last backward
     dist.all_reduce(parameter.grad, group=holders(parameter))    # the ranks with a copy
     parameter.grad /= dist.get_world_size()       # all ranks, whose tokens reach each expert"""
+
+SUM_MULTIPLIED = (
+    "inside backward, an autograd function multiplies a sum over the ranks by {}: whether "
+    "something in the forward calls for it, such as a mean over the ranks, is not known"
+)
 
 
 def scale_of_parts(facts: StepFacts) -> float | None:
@@ -25,27 +28,6 @@ def scale_of_parts(facts: StepFacts) -> float | None:
     counts = map(Near, (1 / ranks, float(ranks), 1 / ranks**2), [WEIGHT_HALF] * 3) if ranks else ()
     of_ranks = list(counts)
     return next((s for s in scales_of_parts(facts.record) if any(n(s) for n in of_ranks)), None)
-
-
-def of_sums(facts: StepFacts, scale: float) -> Outcome:
-    """The function that adds up the parts of a gradient divides the sum."""
-    of_ranks, scales = facts.record.tensor_group, scales_of_parts(facts.record)
-    factors = [number(factor) for m in facts.record.micro_batches for factor in m.sums]
-    summed, size = factors.count(0.0), "small" if scale < 1 else "large"
-    times = significant(max(scale, 1 / scale))
-    return finding(
-        "warning",
-        f"Inside backward, a sum over the ranks is multiplied by {significant(scale)}",
-        f"Ranks {', '.join(map(str, of_ranks[:8]))} compute one loss from parts of a model. Inside "
-        f"the first backward, {counted(summed, 'sum')} over the ranks combined parts of a "
-        f"gradient, and the loop multiplied {len(scales)} of them by {significant(scale)} "
-        "afterwards. The gradient is the sum itself: compared with the parameters of the layer "
-        f"that the ranks hold in parts, what is below it gets a gradient {times} times too {size}.",
-        FIX_OF_PARTS,
-        scales=scales[:16],
-        sums=summed,
-        ranks=len(of_ranks),
-    )
 
 
 def of_parts(all_reduce: ManualAllReduce) -> Outcome:

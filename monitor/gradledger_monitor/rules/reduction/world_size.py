@@ -31,7 +31,11 @@ from gradledger_monitor.rules.reduction.fixes import (
     factor_fix,
     fix_of_tokens,
 )
-from gradledger_monitor.rules.reduction.parts_of_a_model import of_parts, of_sums, scale_of_parts
+from gradledger_monitor.rules.reduction.parts_of_a_model import (
+    SUM_MULTIPLIED,
+    of_parts,
+    scale_of_parts,
+)
 from gradledger_monitor.rules.rule import (
     OK,
     Precondition,
@@ -151,9 +155,7 @@ class WorldSize(Rule):
     wrapper combine no gradients and the balance is 1/R, the all-reduce may be missing.
     With as many micro-batches as ranks, the factor may be one of K; the finding states both.
     A group of g ranks, such as a node or a dimension of a mesh, gives R/g and g/R: the loss is
-    divided by what the group counts, or multiplied by its size. Where ranks hold one model in parts
-    by hand, a function that divides the sum of the parts of a gradient inside backward is reported:
-    the layers below it get a smaller gradient than those above.
+    divided by what the group counts, or multiplied by its size.
 
     **Why it matters**
 
@@ -186,7 +188,7 @@ class WorldSize(Rule):
         """B = R or 1/R."""
         scale = scale_of_parts(window.facts)
         if scale is not None:
-            return of_sums(window.facts, scale)
+            return not_measured(SUM_MULTIPLIED.format(significant(scale)))
         ranks, divisors = window.facts.run.world_size, _divisors(window.facts)
         if divisors and window.facts.record.changed:
             return not_measured("the loop changes the gradients after the wrapper has divided them")
