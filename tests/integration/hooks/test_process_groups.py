@@ -134,8 +134,8 @@ def test_all_ways_to_call_it_are_counted(observer: Collectives) -> None:
 def test_an_average_is_read_from_each_way_to_state_the_operation() -> None:
     group, options = SimpleNamespace(size=lambda: 4), dist.AllreduceOptions()
     assert running_works.divisor_of(group, options, torch.ones(3), timedelta(minutes=1)) == 1
-    options.reduceOp = dist.ReduceOp.AVG
-    of_operation = dist.ReduceOp(dist.ReduceOp.AVG)  # type: ignore[call-arg]
+    average: Any = dist.ReduceOp.AVG
+    options.reduceOp, of_operation = average, dist.ReduceOp(average)
     for stated in (options, dist.ReduceOp.AVG, of_operation):
         assert running_works.divisor_of(group, stated, None) == 4
 

@@ -86,13 +86,13 @@ class RunningWorks:
 
     def _note_callers(self) -> None:
         """What calls an all-reduce outside backward, such as the forward of a function."""
-        frame = sys._getframe(1)
+        frame: Any = sys._getframe(1)
         while frame is not None:
             self._callers.add(frame.f_code)
             frame = frame.f_back
 
     def _is_caller(self, node: Any) -> bool:
-        forward = getattr(getattr(node, "_forward_cls", None), "forward", None)
+        forward: Any = getattr(getattr(node, "_forward_cls", None), "forward", None)
         return getattr(inspect.unwrap(forward), "__code__", None) in self._callers
 
     def function_ends(self, node: Any, passed_on: Any) -> None:
@@ -169,7 +169,7 @@ def divisor_of(group: Any, *options: Any) -> int:
     ``options``: its arguments but the tensors; the operation is one of them, or a part of one.
     """
     read = (getattr(each, "reduceOp", each) for each in options)
-    operations = [each for each in read if isinstance(each, dist.ReduceOp)]
+    operations: list[Any] = [each for each in read if isinstance(each, dist.ReduceOp)]
     return int(group.size()) if dist.ReduceOp.AVG in operations else 1
 
 
