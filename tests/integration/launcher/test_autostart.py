@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import json
 import subprocess
 import sys
+import types
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import pytest
 
+from gradledger import guard
 from gradledger.autostart.path.gradledger_autostart import ImportHook
 from helpers.launching import STARTED, Launch, bare_environment
 
@@ -138,6 +141,78 @@ def test_a_module_that_imports_torch_has_its_names_when_the_hook_calls_back(
     assert not [finder for finder in sys.meta_path if isinstance(finder, ImportHook)]
     monkeypatch.delitem(sys.modules, name)
     monkeypatch.delitem(sys.modules, "inner_module")
+
+
+def test_a_lazy_module_is_executed_by_its_first_use_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "lazy_module.py").write_text("executed = True")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    spec = importlib.util.find_spec("lazy_module")
+    assert spec is not None and spec.loader is not None
+    spec.loader = importlib.util.LazyLoader(spec.loader)
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "lazy_module", module)
+    spec.loader.exec_module(module)
+    called: list[str] = []
+    ImportHook("lazy_module", lambda: called.append("call")).install()
+    assert called == [] and "executed" not in object.__getattribute__(module, "__dict__")
+    assert module.executed
+    assert called == ["call"]
+
+
+def test_nothing_is_raised_into_an_import_of_the_script(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "imported_later.py").write_text("LATE = 1")
+    (tmp_path / "slotted_spec.py").write_text(
+        "import inner_module\nclass Slots: __slots__ = ('_initializing',)\n"
+        "__spec__ = Slots()\n__spec__._initializing = True\nimport hook_now\n"
+    )
+    (tmp_path / "inner_module.py").write_text("")
+    (tmp_path / "hook_now.py").write_text("import builtins\nbuiltins.hook_now()")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(guard, "reporter", None)
+    called: list[str] = []
+
+    def fail() -> None:
+        called.append("call")
+        raise KeyError("ours")
+
+    monkeypatch.setattr(
+        "builtins.hook_now", ImportHook("slotted_spec", fail).install, raising=False
+    )
+    ImportHook("imported_later", fail).install()
+    ImportHook("inner_module", ImportHook("slotted_spec", fail).install).install()
+    for name in ("imported_later", "slotted_spec"):
+        importlib.import_module(name)
+        monkeypatch.delitem(sys.modules, name)
+    assert called == 3 * ["call"]
+    assert capsys.readouterr().err.count("(KeyError: 'ours')") == 2
+
+
+def test_an_import_that_ends_on_another_thread_meanwhile_calls_back_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    called: list[int] = []
+
+    class Ending(ModuleSpec):
+        """Its import ends right after the class of the spec is assigned."""
+
+        def __setattr__(self, name: str, value: object) -> None:
+            super().__setattr__(name, value)
+            if name == "__class__":
+                vars(self)["_initializing"] = False
+
+    module = types.ModuleType("ends_meanwhile")
+    module.__spec__ = spec = Ending("ends_meanwhile", None)
+    vars(spec)["_initializing"] = True
+    monkeypatch.setitem(sys.modules, "ends_meanwhile", module)
+    ImportHook("ends_meanwhile", lambda: called.append(1)).install()
+    assert called == [1]
+    vars(spec)["_initializing"] = True
+    spec._initializing = False
+    assert called == [1]
 
 
 def test_a_failing_import_of_torch_fails_as_usual_and_can_be_retried(

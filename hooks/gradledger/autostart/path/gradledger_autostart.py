@@ -10,14 +10,17 @@ it imports only modules that every interpreter has already loaded.
 from __future__ import annotations
 
 import sys
+from _thread import allocate_lock
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from importlib.machinery import ModuleSpec
     from types import ModuleType
+    from typing import Any
 
 OLDEST = (3, 10)
+_LOCK = allocate_lock()
 
 
 def install() -> None:
@@ -32,29 +35,36 @@ class ImportHook:
     Before the import it is a meta path finder that delegates the search to the other finders. A
     search is not an import yet (``importlib.util.find_spec("torch")`` only searches), so it stays
     installed until the module has been executed. A module whose import is in progress has none of
-    its names yet: ``transformers.trainer`` imports torch, whose import starts the hooks.
+    its names yet: ``transformers.trainer`` imports torch, whose import starts the hooks. A module
+    of ``importlib.util.LazyLoader`` is executed when it is first used, and not by us.
+
+    It runs within import statements of the script, into which it raises nothing.
     """
 
     def __init__(self, name: str, callback: Callable[[], None]) -> None:
         self._name = name
         self._callback = callback
         self._searching = False
-        self._installed = False
+        self._waiting: list[Callable[[], None]] = []  # one thread takes the callback
 
     def install(self) -> None:
         """Call back now, at the end of the import in progress, or after an import to come."""
-        self._installed = True
-        spec = getattr(sys.modules.get(self._name), "__spec__", None)
-        if self._name not in sys.modules:
+        self._waiting[:] = [self._callback]
+        module = sys.modules.get(self._name)
+        if module is None:
             sys.meta_path.insert(0, self)
-        elif spec is not None and getattr(spec, "_initializing", False):
-            _call_after_import(spec, self._retry)
+            return
+        spec = _spec_of(module)
+        if _is_importing(spec) and _call_after_import(spec, self._retry):
+            return
+        if _is_unused(module):
+            self._with_callback(spec)
         else:
             self._call()
 
     def uninstall(self) -> None:
         """Cancel the call. Safe to call twice."""
-        self._installed = False
+        self._waiting.clear()
         if self in sys.meta_path:
             sys.meta_path.remove(self)
 
@@ -66,6 +76,8 @@ class ImportHook:
         self._searching = True
         try:
             return self._with_callback(_find(name))
+        except Exception:
+            return None  # the other finders are asked next, and fail as without this one
         finally:
             self._searching = False
 
@@ -73,44 +85,90 @@ class ImportHook:
         loader = spec.loader if spec else None
         if loader is None:
             return spec
-        execute = loader.exec_module
 
         def exec_module(module: ModuleType) -> None:
             execute(module)
             vars(loader).pop("exec_module", None)  # restores the method of the class
-            self._call()
+            if _is_unused(module):
+                self._with_callback(_spec_of(module))
+            else:
+                self._call()
 
         try:
-            loader.exec_module = exec_module  # type: ignore[method-assign]
-        except AttributeError as error:
-            _write_line(str(error))
+            execute = loader.exec_module
+            vars(loader)["exec_module"] = exec_module
+        except (AttributeError, TypeError) as error:  # such as slots
+            _report(self._name, error)
         return spec
 
     def _retry(self) -> None:
         # An import that failed leaves no module: the next one is awaited.
-        if self._installed:
+        if self._waiting:
             self.install()
 
     def _call(self) -> None:
-        if self._installed:
+        try:
+            callback = self._waiting.pop()
+        except IndexError:
+            return
+        try:
             self.uninstall()
-            self._callback()
+            callback()
+        except Exception as error:
+            _report(self._name, error)
 
 
-def _call_after_import(spec: ModuleSpec, callback: Callable[[], None]) -> None:
-    """Call back when the import system sets ``spec._initializing`` to False, its last action."""
-    kind = type(spec)
+def _spec_of(module: ModuleType) -> Any:
+    """The spec, without the attribute access that executes a module of ``LazyLoader``."""
+    try:
+        return object.__getattribute__(module, "__dict__").get("__spec__")
+    except Exception:  # the script may enter any object as a module
+        return None
 
-    class LoadingSpec(kind):  # type: ignore[misc, valid-type]
+
+def _is_importing(spec: Any) -> bool:
+    try:
+        return getattr(spec, "_initializing", None) is True
+    except Exception:
+        return False
+
+
+def _is_unused(module: ModuleType) -> bool:
+    """Whether ``LazyLoader`` has not executed it yet."""
+    return type(module) is getattr(sys.modules.get("importlib.util"), "_LazyModule", None)
+
+
+def _call_after_import(spec: Any, callback: Callable[[], None]) -> bool:
+    """Call back when the import system sets ``spec._initializing`` to False, its last action.
+
+    False if that cannot be observed.
+    """
+    try:
+        with _LOCK:
+            callbacks = vars(type(spec)).get("_after_import")
+            if callbacks is None:
+                callbacks = []
+                spec.__class__ = _observed(type(spec), callbacks)
+            callbacks.append(callback)
+    except Exception:  # such as slots
+        return False
+    if not _is_importing(spec):  # it has just ended on another thread
+        callback()
+    return True
+
+
+def _observed(kind: type, callbacks: list[Callable[[], None]]) -> type:
+    class LoadingSpec(kind):  # type: ignore[misc]
+        _after_import = callbacks
+
         def __setattr__(self, name: str, value: object) -> None:
+            super().__setattr__(name, value)
             if name == "_initializing" and not value:
-                self.__class__ = kind  # type: ignore[assignment]
-                setattr(self, name, value)
-                callback()
-            else:
-                super().__setattr__(name, value)
+                self.__class__ = kind
+                while callbacks:
+                    callbacks.pop(0)()
 
-    spec.__class__ = LoadingSpec
+    return LoadingSpec
 
 
 def start() -> None:
@@ -167,6 +225,18 @@ def _find(name: str) -> ModuleSpec | None:
     from importlib.util import find_spec
 
     return find_spec(name)
+
+
+def _report(name: str, error: Exception) -> None:
+    """Report a failed callback as other failures of the hooks are, if their package is loaded."""
+    try:
+        guard = sys.modules.get("gradledger.guard")
+        if guard is None:
+            _write_line(f"{type(error).__name__}: {error}")
+        else:
+            guard.report(f"what is patched after the import of {name}", error)
+    except Exception:  # nosec B110
+        pass
 
 
 def _write_line(reason: str) -> None:
