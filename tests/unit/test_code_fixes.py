@@ -53,7 +53,7 @@ ROLES: dict[str, tuple[CodeRole, ...]] = {
 
 def located(script: str, via: str = "") -> list[CodeLocation]:
     """The calls in the lines of a script, with the lines around them that the hooks record."""
-    lines = script.splitlines()
+    lines = f"{script}\n".split("\n")
     calls = []
     for number, line in enumerate(lines, 1):
         pattern = next((p for p in ROLES if p in line), None)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+
+_PARTS = re.compile(r"([\n\t])")
 
 
 def printable(text: str) -> str:
@@ -14,10 +18,10 @@ def printable(text: str) -> str:
 
 
 def sanitize(value: T) -> T:
-    """The value with every string in it printable, except for line ends."""
+    """The value with every string in it printable, except for line ends and tabs."""
     result: Any = value
     if isinstance(value, str):
-        result = "\n".join(map(printable, value.split("\n")))
+        result = "".join(p if p in ("\n", "\t") else printable(p) for p in _PARTS.split(value))
     elif isinstance(value, dict):
         result = {sanitize(key): sanitize(item) for key, item in value.items()}
     elif isinstance(value, list):

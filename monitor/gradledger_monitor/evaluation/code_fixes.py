@@ -10,12 +10,18 @@ import ast
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from difflib import SequenceMatcher
 from typing import Any
 
 from gradledger_monitor.ingest.schema import CodeRole
+from gradledger_monitor.model.code.diffs import Change, diff
 from gradledger_monitor.model.code.locations import CodeLocation
-from gradledger_monitor.model.code.statements import Lines, code_of, indent_of, known_lines
+from gradledger_monitor.model.code.statements import (
+    Lines,
+    code_of,
+    indent_of,
+    known_lines,
+    recorded_lines,
+)
 from gradledger_monitor.model.findings import Finding
 from gradledger_monitor.rules.clip import after_step
 from gradledger_monitor.rules.loop import (
@@ -40,15 +46,6 @@ _LOOP = re.compile(r"( *)(?:for|while) .*:")
 
 
 @dataclass(frozen=True)
-class Change:
-    """Lines of one file, from the number ``first`` on, before and after."""
-
-    first: int
-    before: list[str]
-    after: list[str]
-
-
-@dataclass(frozen=True)
 class Script:
     """The calls of one optimizer, and the lines around them."""
 
@@ -70,7 +67,7 @@ class Script:
 def fix_in_code(
     finding: Finding, located: Iterable[CodeLocation], is_only: bool, is_late: bool
 ) -> str:
-    """The change as a unified diff; the generic fix if the script is not recognised.
+    """The change of its lines; the generic fix if the script is not recognised.
 
     ``located`` are the calls of the optimizer that the finding is about; ``is_late``: those of its
     steps may be others.
@@ -85,23 +82,7 @@ def fix_in_code(
     (file,) = files
     script = Script(calls, known_lines(calls, file), finding.evidence, is_only)
     change = pattern.change(script)
-    return finding.fix if change is None else _diff(file, change)
-
-
-def _diff(file: str, change: Change) -> str:
-    """The smallest hunk, with at least one line of the script."""
-    before, after, first = change.before, change.after, change.first
-    while len(before) > 1 and len(after) > 1 and before[0] == after[0]:
-        before, after, first = before[1:], after[1:], first + 1
-    hunk: list[str] = []
-    for tag, a, b, c, d in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
-        if tag == "equal":
-            hunk += [f" {line}" for line in before[a:b]]
-        else:
-            hunk += [f"-{line}" for line in before[a:b]] + [f"+{line}" for line in after[c:d]]
-    spans = [f"{first},{len(each)}" if len(each) > 1 else str(first) for each in (before, after)]
-    head = [f"--- a/{file}", f"+++ b/{file}", f"@@ -{spans[0]} +{spans[1]} @@"]
-    return "\n".join([*head, *hunk])
+    return finding.fix if change is None else diff(file, change, recorded_lines(calls, file))
 
 
 # ---------------------------------------------------------------- divisions of the loss

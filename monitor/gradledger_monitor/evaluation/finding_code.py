@@ -37,7 +37,10 @@ def _with_code(finding: Finding, located: Sequence[CodeLocation], only: bool) ->
     # The hooks locate all calls of the first windows: a later one may be another one.
     late = finding.first_step > FIRST_WINDOWS
     roles = [role for role in rule.points_at if not (late and role in rule.single_calls)]
-    code = locations_for(roles, located)
+    code = tuple(
+        replace(each, source=tuple(map(str.rstrip, each.source)))
+        for each in locations_for(roles, located)
+    )
     fix = fix_in_code(finding, located, only, late)
     if fix == finding.fix and finding.rule.startswith("reduction."):
         fix += _called_by_a_library(fix, located)

@@ -105,11 +105,12 @@ class Finding:
 
 
 FOR_THIS_LINE, GENERIC = "Fix of this line", "Generic fix"
+CHANGE_AT = "# change at line"  # begins a change that is no exact diff
 
 
 def is_generic(fix: str) -> bool:
-    """Whether a fix is an example for any script, and not a diff of the lines of this one."""
-    return bool(fix) and not fix.startswith("--- a/")
+    """Whether a fix is an example for any script, and not a change of the lines of this one."""
+    return bool(fix) and not fix.startswith(("--- a/", CHANGE_AT))
 
 
 def fix_title(fix: str) -> str:

@@ -141,8 +141,8 @@ class _Unbroken:
     code: str
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        for line in self.code.strip("\n").splitlines():
-            yield Segment(f"  {line}".rstrip())
+        for line in self.code.strip("\n").split("\n"):
+            yield Segment(f"  {line}" if line else "")
             yield Segment.line()
 
 

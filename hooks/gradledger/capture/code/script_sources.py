@@ -60,6 +60,7 @@ class ScriptSources:
         except OSError:  # it was removed
             self._folder = Path("/")
         self._lines: dict[str, tuple[str, ...]] = {}
+        self._with_returns: set[str] = set()  # files whose lines end with CRLF, or some of them
 
     def locate(self, calls: Sequence[LocatedCall]) -> list[CodeLocation]:
         """The wire records of some calls, and of the losses of the backwards among them."""
@@ -133,6 +134,7 @@ class ScriptSources:
         first = max(1, span.line - LINES_BEFORE)
         last = min(span.end_line + LINES_AFTER, first + MOST_LINES - 1)
         shown = lines[first - 1 : last] if self.send_text else ()
+        end = "\r" if site.code.co_filename in self._with_returns else ""
         return CodeLocation(
             role=role,
             file=self._path(site.code.co_filename),
@@ -143,7 +145,7 @@ class ScriptSources:
             column=span.column,
             end_column=span.end_column,
             first=first if shown else None,
-            source=[without_secrets(line.rstrip()) for line in shown],
+            source=[without_secrets(line) + end for line in shown],
         )
 
     def _lines_of(self, filename: str) -> tuple[str, ...]:
@@ -159,7 +161,11 @@ class ScriptSources:
                 return ()
             source = path.read_bytes()
             encoding, _ = tokenize.detect_encoding(io.BytesIO(source).readline)
-            return replace_surrogates(source.decode(encoding)).splitlines()
+            text = replace_surrogates(source.decode(encoding))
+            if "\r" in text:
+                self._with_returns.add(filename)
+                text = text.replace("\r\n", "\n").replace("\r", "\n")
+            return text.split("\n")  # the last one is empty if the text ends with a line end
         except (OSError, UnicodeError, SyntaxError):
             return ()
 

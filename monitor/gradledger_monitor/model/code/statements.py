@@ -90,12 +90,17 @@ class Lines:
 
 
 def known_lines(located: Iterable[CodeLocation], file: str) -> Lines:
-    """All lines of a file that are recorded with some call."""
+    """All lines of a file that are recorded with some call, without blanks at their ends."""
+    return Lines({n: line.rstrip() for n, line in recorded_lines(located, file).items()})
+
+
+def recorded_lines(located: Iterable[CodeLocation], file: str) -> dict[int, str]:
+    """The same lines as they are in the file; one that ends with CRLF has the CR."""
     lines: dict[int, str] = {}
     for location in located:
         if location.file == file:
             lines.update(enumerate(location.source, location.first or location.line))
-    return Lines(lines)
+    return lines
 
 
 def indent_of(line: str) -> int:
