@@ -17,7 +17,7 @@ from torch.optim.optimizer import (
 )
 
 from gradledger_monitor.evaluation.finding_code import with_code
-from gradledger_monitor.model.findings import EvaluationResult, Finding
+from gradledger_monitor.model.findings import CHANGE_AT, EvaluationResult, Finding
 from helpers.facts import judged
 from museum.evaluation import facts_of, locations_of
 from museum.labels import Label
@@ -89,10 +89,16 @@ def _parts(fix: str) -> dict[str | None, str]:
     return {place: f"{code.strip()}\n" for place, code in {None: before, **parts}.items() if code}
 
 
-def patched(diff: str, program: str) -> str:
+def hunk_of(fix: str) -> tuple[int, list[str]]:
+    """The first line and the lines of a change: these programs are outside of any repository."""
+    head, *hunk = fix.splitlines()
+    assert head.startswith(CHANGE_AT), fix
+    return int(head.removeprefix(CHANGE_AT).split()[0]), hunk
+
+
+def patched(fix: str, program: str) -> str:
     """The program with the lines of one hunk changed, as ``patch`` does it."""
-    _, _, position, *hunk = diff.splitlines()
-    first = int(position.split()[1].strip("-").partition(",")[0])
+    first, hunk = hunk_of(fix)
     lines = program.splitlines()
     before = [line[1:] for line in hunk if not line.startswith("+")]
     assert lines[first - 1 : first - 1 + len(before)] == before

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from museum.fixes.proof import EXACT, REAL, fixed, patched, run
+from museum.fixes.proof import EXACT, REAL, fixed, hunk_of, patched, run
 from museum.fixes.table import BESIDE_THE_GRADIENT, PLAIN, VERDICTS, fixes
 from museum.stage import Stage
 
@@ -74,7 +74,7 @@ def test_the_change_of_the_line_makes_the_gradient_exact(
     script.write_text(re.sub(names, rf"\1{rename}", (HERE / f"{name}.py").read_text()))
     wrong = run(stage, script)
     finding = next(f for f in wrong.located if f.inhibited_by is None)
-    changed = [line.replace(rename, "") for line in finding.fix.splitlines()[3:]]
+    changed = [line.replace(rename, "") for line in hunk_of(finding.fix)[1]]
     assert CHANGED[name] in changed
     script.write_text(patched(finding.fix, script.read_text()))
     right = run(stage, script)
