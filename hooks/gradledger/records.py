@@ -289,7 +289,7 @@ class LeftOpen:
     resumed: int = 0  # of the plan, steps that the optimizer had made where its state was loaded
     idle: str = ""  # class of an optimizer that never stepped, if the backwards are of that one
     names: list[str] = field(default_factory=list)  # of its parameters with gradients, the first 64
-    stopped: bool = False  # an exception or a signal ended the process
+    stopped: bool = False  # an exception is known to have ended the process, or a notebook's cell
 
 
 @dataclass(eq=False, repr=False)

@@ -939,12 +939,17 @@ def test_loops_that_assign_the_gradients_are_no_loops_without_any() -> None:
 
 def test_an_optimizer_that_never_stepped_beside_another_one_is_named() -> None:
     waits: dict[str, Any] = {"idle": "Adagrad", "names": ["user.weight", "item.weight"]}
-    finding = left_open(41, 40, zeroed=39, **waits)
+    finding = left_open(1002, 1001, zeroed=1000, **waits)
     assert finding is not None and finding.severity == "warning"
-    assert finding.title == "Adagrad never stepped, although its parameters got gradients"
-    assert "(user.weight, item.weight)" in finding.summary
-    assert "made 40 steps. The gradients were zeroed 39 times in between." in finding.summary
-    assert (stopped := left_open(41, 40, zeroed=39, stopped=True, **waits)) is not None
-    assert stopped.severity == "info"  # it may begin later
+    title = "An optimizer (Adagrad) never stepped, although its parameters got gradients"
+    assert finding.title == title
+    assert "gradients of user.weight, item.weight. The optimizer that holds" in finding.summary
+    assert "made 1,001 steps. The gradients were zeroed 1,000 times" in finding.summary
+    assert (stopped := left_open(1002, 1001, zeroed=1000, stopped=True, **waits)) is not None
+    assert stopped.severity == "info"
+    assert (few := left_open(41, 40, zeroed=39, **waits)) is not None
+    assert few.severity == "info"  # it may begin later
+    scaled = left_open(1002, 1001, zeroed=1000, scaled=1001, **waits)
+    assert scaled is not None and "scaler.step was not called" not in scaled.summary
     assert (piled_up := left_open(66, 65, **waits)) is not None and piled_up.severity == "info"
     assert left_open(65, 64, **waits) is None

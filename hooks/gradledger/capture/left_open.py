@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from gradledger.capture.async_copy import Deferred, values_soon
+from gradledger.capture.async_copy import values_soon
 from gradledger.capture.gradient_probe import copy_coordinates
 from gradledger.capture.layers.parameter_names import names_of
 from gradledger.capture.open_parts import OpenUnfinished
@@ -19,21 +19,6 @@ if TYPE_CHECKING:
 # Backwards that are reported if no step follows: more than these (of lines of steps), times usual.
 LEFT_OPEN, AGAIN, TIMES_USUAL = 64, 16, 8
 MOST_NAMED = 64  # parameters in a record
-
-
-class Idle(NamedTuple):
-    """An optimizer that has not stepped after ``AGAIN`` backwards, although others have."""
-
-    names: list[str]  # of its parameters with gradients
-    first: Deferred | None  # coordinates of the parameters at the first backward
-    later: Deferred | None  # and now
-
-    def is_unchanged(self) -> bool:
-        """Whether nothing had updated the parameters; without a version, if ``.data`` was used."""
-        if self.first is None or self.later is None:
-            return False
-        values = values_soon([self.first, self.later])
-        return values is not None and values[0] == values[1]
 
 
 def is_abandoned(window: OptimizerWindow) -> bool:
@@ -59,23 +44,6 @@ def note_awaited(window: OptimizerWindow, windows: Iterable[OptimizerWindow]) ->
                 break
     for counted in window.micro_batches if awaited else ():
         counted.awaited = id(counted.micro_batch) in awaited
-
-
-def note_idle(window: OptimizerWindow, windows: Iterable[OptimizerWindow]) -> None:
-    """Note an optimizer that waits while others step: later, the script may have dropped it."""
-    if window.steps or len(window.micro_batches) != AGAIN + 1 or window.optimizer is None:
-        return
-    stepped = [each for each in windows if each.steps]
-    parameters = window.parameters()
-    held = {id(p) for each in stepped for p in each.parameters()}
-    if not stepped or not held.isdisjoint(map(id, parameters)):
-        return
-    names = names_of(window.optimizer.param_groups, search=False)
-    reached = {id(p) for p in parameters if p.grad is not None}
-    named = [name for key, name in names.items() if key in reached]
-    window.idle = Idle(
-        named[:MOST_NAMED], window.initial, copy_coordinates(window.probed_parameters)
-    )
 
 
 def unfinished_steps(
@@ -104,18 +72,24 @@ def unfinished_steps(
             step.facts, step.left_open, step.models = facts, left, models
             reported.append(window)
             yield step, window
-    beside = max((w for w in readable if w.steps), key=lambda each: each.steps, default=None)
-    idle = next(filter(_is_idle, readable), None)
-    if beside is not None and idle is not None and beside not in reported:
+    of_others = [w for w in readable if w.steps and w not in reported]
+    beside = max(of_others, key=lambda each: each.steps, default=None)
+    idle = next((w for w in readable if _is_idle(w, windows)), None) if beside else None
+    if beside is not None and idle is not None:
         yield _step_beside(idle, beside, now, facts), beside
 
 
-def _is_idle(window: OptimizerWindow) -> bool:
-    """Whether it never stepped, others did, and nothing else has updated its parameters."""
-    if window.idle is None or window.steps or window.by_hand or window.partial:
+def _is_idle(window: OptimizerWindow, windows: OpenWindows) -> bool:
+    """Whether it never stepped, and nothing else has updated its parameters by now.
+
+    No optimizer that has stepped holds one of them, and the script has not dropped this one: it may
+    have replaced it.
+    """
+    if window.steps or window.by_hand or window.partial or window.optimizer is None:
         return False
-    changed = any(counted.changed for counted in window.micro_batches)
-    return not changed and window.idle.is_unchanged()
+    if len(window.micro_batches) <= AGAIN or not windows.stepped or window.initial is None:
+        return False
+    return not windows.has_trained(window.parameters()) and _is_unchanged(window)
 
 
 def _step_beside(
@@ -125,16 +99,27 @@ def _step_beside(
 
     It is no optimizer of the run: rules compare the losses of those that train.
     """
-    assert idle.idle is not None
     for each in (idle, beside):
         each.code.stop()
     beside.code.unsent += idle.code.take()
+    names = names_of(idle.optimizer.param_groups, search=False)
+    reached = {id(p) for p in idle.parameters() if p.grad is not None}
+    named = [name for key, name in names.items() if key in reached]
     step = idle.close(beside.index or 0, now)
     step.step, step.facts = beside.steps + 1, facts
     step.left_open = OpenUnfinished(
-        idle=idle.name[:256], names=idle.idle.names, stopped=hasattr(sys, "last_value")
+        idle=idle.name[:256], names=named[:MOST_NAMED], stopped=_is_stopped()
     )
     return step
+
+
+def _is_stopped() -> bool:
+    """Whether an exception is known to end the process; in a notebook, a cell may have raised it.
+
+    A worker of ``multiprocessing`` ends inside its exception. ``sys.exit`` after one that was
+    caught, and a signal that the script handles, are not known here.
+    """
+    return hasattr(sys, "last_value") or sys.exc_info()[0] is not None
 
 
 def is_left_open(window: OptimizerWindow) -> bool:
@@ -147,10 +132,18 @@ def is_left_open(window: OptimizerWindow) -> bool:
     most, count = max(most, TIMES_USUAL * window.largest), len(window.micro_batches)
     if count <= most or window.by_hand or window.partial:
         return False
+    if window.optimizer is None:
+        return not any(counted.changed for counted in window.micro_batches)
+    return _is_unchanged(window)
+
+
+def _is_unchanged(window: OptimizerWindow) -> bool:
+    """Whether nothing has updated the parameters since the first backward of the window.
+
+    By their versions, and by their values, which ``.data`` changes without a version.
+    """
     if any(counted.changed for counted in window.micro_batches):
         return False
-    if window.optimizer is None:
-        return True
     probed = window.probed_parameters
     if not probed or window.read_versions() != window.versions:
         return False

@@ -53,10 +53,8 @@ from gradledger.capture.isolation import (
 )
 from gradledger.capture.left_open import (
     AGAIN,
-    Idle,
     is_abandoned,
     note_awaited,
-    note_idle,
     unfinished_steps,
 )
 from gradledger.capture.open_parts import DroppedOptimizer, OpenEvent, Schedule
@@ -115,7 +113,6 @@ class OptimizerWindow:
         self.versions: list[int] = []  # of the probed parameters, when the last backward had ended
         self.initial: Deferred | None = None  # their values, of the first window
         self.partial = False  # the start of the window was not observed: no record of it
-        self.idle: Idle | None = None  # it waits while others step
         self.by_hand = False  # no optimizer of PyTorch holds its parameters
         self.fed = False  # a backward has added to its gradients
         self.starved = False  # it steps on gradients, and no backward has added to them
@@ -167,8 +164,7 @@ class OptimizerWindow:
         Except for what the window counts if it may be left open: a function that trains drops its
         optimizer where it returns. Reads no global name: the interpreter may be ending.
         """
-        waits = not self.steps and self.idle is None
-        if waits or len(self.micro_batches) <= self.FEW:
+        if not self.steps or len(self.micro_batches) <= self.FEW:
             self.micro_batches, self.events = [], []
         self._probed, self.sources = [], []
         self.sample_at_last_step = self.sample_before = self.initial = None
@@ -298,6 +294,8 @@ class OpenWindows:
         self._backwards = backwards or Backwards()
         self._by_optimizer: dict[int, OptimizerWindow] = {}
         self._numbered: list[OptimizerWindow | DroppedOptimizer] = []
+        # parameters that the optimizers held at their first steps, by id
+        self._trained = weakref.WeakValueDictionary[int, Any]()
         self.closed = 0  # steps of all optimizers that were observed
         self._strays: dict[int, int] = {}  # by thread: backwards that reached no optimizer
 
@@ -353,6 +351,8 @@ class OpenWindows:
 
     def close(self, window: OptimizerWindow, now: float) -> OpenStep:
         """Close a window with a step of its optimizer."""
+        if not window.steps:
+            self._trained.update((id(p), p) for p in window.parameters())
         window.alone &= window.closed_as in (0, self.closed)
         self.closed = window.closed_as = self.closed + 1
         note_step(window, self.index_of(window), self)
@@ -379,6 +379,11 @@ class OpenWindows:
     def stepped(self) -> list[OptimizerWindow | DroppedOptimizer]:
         """The optimizers that have stepped, also those that the script has dropped."""
         return [each for each in self._numbered if each.steps]
+
+    def has_trained(self, parameters: list[Any]) -> bool:
+        """Whether an optimizer that has stepped holds one of them, or one that was dropped did."""
+        held = set(self._trained).union(*(map(id, w.parameters()) for w in self if w.steps))
+        return not held.isdisjoint(map(id, parameters))
 
     def discard_open(self) -> None:
         """Empty all open windows: after a pause of the hooks their contents are incomplete."""
@@ -436,7 +441,6 @@ class OpenWindows:
             if window.end_backward(micro_batch.hidden_parameters):
                 self._assign_thread(window, micro_batch.thread)
                 window.add_micro_batch(micro_batch)
-                note_idle(window, self)
                 reached.append(window)
         micro_batch.marked_windows.clear()
         if not reached:

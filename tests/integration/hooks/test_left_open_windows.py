@@ -370,16 +370,14 @@ def two_layers() -> tuple[nn.Sequential, torch.optim.Optimizer, torch.optim.Opti
     return model, first, torch.optim.SGD(model[1].parameters(), lr=0.1)
 
 
-@pytest.mark.parametrize("is_dropped", [False, True])
-def test_an_optimizer_that_never_steps_beside_one_that_does_is_reported(is_dropped: bool) -> None:
+def test_an_optimizer_that_never_steps_beside_one_that_does_is_reported() -> None:
     with recorded_to_the_end() as recording:
         model, first, second = two_layers()
         for _ in range(20):
             model.zero_grad()
             backward(model)
             second.step()
-        if is_dropped:  # as where the function that trains returns
-            del first
+    assert first is not None
     *steps, last = records_of(recording)
     assert len(steps) == 20 and (last.optimizer, last.step) == (0, 21)
     assert last.left_open is not None
@@ -391,24 +389,38 @@ def test_an_optimizer_that_never_steps_beside_one_that_does_is_reported(is_dropp
     assert not last.left_open.stopped
 
 
-@pytest.mark.parametrize("how", ["begins later", "by hand", "shared", "few", "through data"])
+WAITS = "begins later", "by hand", "shared", "few", "through data", "later through data", "dropped"
+
+
+@pytest.mark.parametrize("how", [*WAITS, "replaced", "trained before"])
 def test_optimizers_that_wait_are_not_reported_if_something_trains_for_them(how: str) -> None:
     with recorded_to_the_end() as recording:
         model, first, second = two_layers()
+        waiting = list[torch.optim.Optimizer]()  # the first of two that the script keeps
         if how == "shared":
             second = torch.optim.SGD(model.parameters(), lr=0.1)
+        if how == "trained before":  # by an optimizer that the script drops
+            before = torch.optim.SGD(model.parameters(), lr=0.1)
+            backward(model)
+            before.step()
+            del before
+            first = torch.optim.Adagrad(model[0].parameters(), lr=0.1)
         for number in range(16 if how == "few" else 40):
+            if how == "replaced" and number == 20:
+                waiting.append(first)
+                first = torch.optim.Adagrad(model[0].parameters(), lr=0.1)
             model.zero_grad()
             backward(model)
             second.step()
-            if how == "begins later" and number >= 35:
+            if (how == "begins later" and number >= 35) or (how == "replaced" and number >= 20):
                 first.step()
             for parameter in model[0].parameters():
                 assert parameter.grad is not None
                 if how == "by hand":
                     with torch.no_grad():
                         parameter.sub_(parameter.grad, alpha=0.1)
-                elif how == "through data":
+                elif how == "through data" or (how == "later through data" and number >= 30):
                     parameter.data.sub_(parameter.grad, alpha=0.1)
-    assert first is not None
+        if how == "dropped":  # or it was replaced, and the new one has not stepped yet
+            del first
     assert all(record.left_open is None for record in records_of(recording))

@@ -12,7 +12,7 @@ architecture = nn.Parameter(1e-3 * torch.randn(3))
 weights = [*operations.parameters(), *head.parameters()]
 optimizer = torch.optim.SGD(weights, lr=0.05, momentum=0.9)
 of_architecture = torch.optim.Adam([architecture], lr=3e-3)
-FIRST_EPOCH = 15
+FIRST_EPOCH = 5
 
 
 def loss_of(x: torch.Tensor) -> torch.Tensor:

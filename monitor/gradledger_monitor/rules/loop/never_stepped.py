@@ -11,6 +11,7 @@ from gradledger_monitor.rules.norm.dead_layer import names_of
 from gradledger_monitor.rules.number_text import counted
 from gradledger_monitor.rules.rule import AT_THE_END, OK, Rule, Window, finding
 
+MANY = 1_000  # times zeroed, and steps of the other optimizer: few that begin later wait so long
 LONG = 64  # backwards: more than one step takes, if they are never zeroed
 ZEROED = 8  # times: the loop begins anew, and does not accumulate for one step
 MOST_COUNTED = 4096  # backwards that the hooks keep of one window
@@ -26,6 +27,7 @@ if (i + 1) % window == 0:
 FIX_BESIDE = """\
 # where the other optimizer steps, or where this one should:
 second.step()
+second.zero_grad()
 # parameters that should not be trained: requires_grad_(False), and no optimizer for them"""
 
 FIX_GUARD = """\
@@ -48,9 +50,10 @@ class NeverStepped(Rule):
     backwards were stepped on before, if the gradients were zeroed at least 8 times: a warning.
 
     Of several optimizers: one has never stepped, another one has, more than 16 backwards have added
-    to the gradients of the first, and nothing has changed its parameters. It is a warning if these
-    were zeroed at least 8 times and the process ended by itself. Otherwise it is information, of
-    more than 64 backwards: the optimizer may begin later.
+    to the gradients of the first, and nothing has changed its parameters until the process ended.
+    It is information, of gradients that were zeroed at least 8 times or of more than 64 backwards:
+    the optimizer may begin later. It is a warning if they were zeroed at least 1,000 times, the
+    other one made as many steps, and no exception is known to have ended the process.
 
     **Why it matters**
 
@@ -65,10 +68,13 @@ class NeverStepped(Rule):
     **When it is silent**
 
     An optimizer that waits for another one and has stepped before (a GAN), or that shares
-    parameters with one that steps; the loop updates the parameters itself; the process
-    ends within fewer backwards; after a step, finite losses of other lines whose gradients are
-    zeroed, that give gradients to the inputs, too, or that are fewer than in the training: a script
-    may measure gradients after it, for a Fisher information, a saliency map or an attack.
+    parameters with one that has stepped; one that the script has dropped, as where the function
+    that trains has returned, if another one has stepped; all but one that never stepped; any such
+    one if each other optimizer has an unfinished schedule or changed models; the loop updates the
+    parameters itself; the process ends within fewer backwards; after a step, finite losses of other
+    lines whose gradients are zeroed, that give gradients to the inputs, too, or that are fewer than
+    in the training: a script may measure gradients after it, for a Fisher information, a saliency
+    map or an attack.
 
     It is a warning, and no error, as long as the gradients are not zeroed: one step may take more
     micro-batches than have run.
@@ -116,17 +122,18 @@ def _beside(left_open: LeftOpen, facts: StepFacts) -> Outcome:
     begun_anew = left_open.zeroed >= ZEROED
     if not begun_anew and left_open.backwards <= LONG:
         return OK
-    is_certain = begun_anew and not left_open.stopped
+    lasted = min(left_open.zeroed, facts.step - 1) >= MANY
     name, steps = left_open.idle, counted(facts.step - 1, "step")
-    names = names_of(left_open.names) or "its parameters"
+    names = names_of(left_open.names) or "parameters"
     atleast = "At least " if left_open.backwards >= MOST_COUNTED else ""
     return finding(
-        "warning" if is_certain else "info",
-        f"{name} never stepped, although its parameters got gradients",
-        f"{atleast}{counted(left_open.backwards, 'backward')} added to the gradients of {name} "
-        f"({names}), and it never stepped until the process ended. {facts.optimizer_name} made "
-        f"{steps}. {' '.join(_what_the_loop_did(left_open))} Nothing else changed the values of "
-        f"these parameters. If {name} begins later, let the run go on.",
+        "warning" if lasted and not left_open.stopped else "info",
+        f"An optimizer ({name}) never stepped, although its parameters got gradients",
+        f"{atleast}{counted(left_open.backwards, 'backward')} added to the gradients of {names}. "
+        f"The optimizer that holds them ({name}) never stepped until the process ended; another "
+        f"one ({facts.optimizer_name}) made {steps}. {' '.join(_what_the_loop_did(left_open))} "
+        "Nothing else has changed the values of these parameters since the first of these "
+        "backwards. If their optimizer begins later, let the run go on.",
         FIX_BESIDE,
         backwards=left_open.backwards,
         zeroed=left_open.zeroed,
@@ -179,7 +186,7 @@ def _what_the_loop_did(left_open: LeftOpen) -> Iterator[str]:
             "step is not called, its condition is never met, or a guard with a limit of the norm "
             "leaves it out."
         )
-    if left_open.scaled:
+    if left_open.scaled and not left_open.idle:
         yield (
             "The losses were scaled, and scaler.step was not called. If a guard waits for finite "
             "gradients, it must call scaler.update() where it leaves out a step: nothing else "
