@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from gradledger.capture.async_copy import values_soon
 from gradledger.capture.gradient_probe import copy_coordinates
 from gradledger.capture.layers.parameter_names import names_of
-from gradledger.capture.open_parts import OpenUnfinished
+from gradledger.capture.open_parts import OpenUnfinished, ends_by_exception
 
 if TYPE_CHECKING:
     from gradledger.capture.open_records import OpenStep
@@ -87,7 +86,7 @@ def _is_idle(window: OptimizerWindow, windows: OpenWindows) -> bool:
     """
     if window.steps or window.by_hand or window.partial or window.optimizer is None:
         return False
-    if len(window.micro_batches) <= AGAIN or not windows.stepped or window.initial is None:
+    if len(window.micro_batches) <= AGAIN or window.initial is None:
         return False
     return not windows.has_trained(window.parameters()) and _is_unchanged(window)
 
@@ -108,18 +107,9 @@ def _step_beside(
     step = idle.close(beside.index or 0, now)
     step.step, step.facts = beside.steps + 1, facts
     step.left_open = OpenUnfinished(
-        idle=idle.name[:256], names=named[:MOST_NAMED], stopped=_is_stopped()
+        idle=idle.name[:256], names=named[:MOST_NAMED], stopped=ends_by_exception()
     )
     return step
-
-
-def _is_stopped() -> bool:
-    """Whether an exception is known to end the process; in a notebook, a cell may have raised it.
-
-    A worker of ``multiprocessing`` ends inside its exception. ``sys.exit`` after one that was
-    caught, and a signal that the script handles, are not known here.
-    """
-    return hasattr(sys, "last_value") or sys.exc_info()[0] is not None
 
 
 def is_left_open(window: OptimizerWindow) -> bool:

@@ -50,9 +50,8 @@ class OpenShares:
     def resolve(self, record: StepRecord) -> None:
         """Fill the wire record."""
         record.shares = Samples(self.after_backward.values(), self.at_step.values())
-        discarded = any(
-            sent.fresh for sent in record.micro_batches[1:]
-        )  # and added up all the same
+        # gradients that the script has discarded in the window are added up, too
+        discarded = any(sent.fresh for sent in record.micro_batches[1:])
         record.own_shares = self.own and not discarded
         record.shared_model = gradient_probe.fingerprint(self.parameters.values())
 
@@ -209,6 +208,15 @@ class OpenUnfinished(NamedTuple):
     stopped: bool = False
 
 
+def ends_by_exception() -> bool:
+    """Whether an exception is known to end the process; in a notebook, a cell may have raised it.
+
+    A worker of ``multiprocessing`` ends inside its exception. ``sys.exit`` after one that was
+    caught, and a signal that the script handles, are not known here.
+    """
+    return hasattr(sys, "last_value") or sys.exc_info()[0] is not None
+
+
 @dataclass
 class Schedule:
     """The LR schedule of an optimizer, and how far it and the training came."""
@@ -241,8 +249,8 @@ class Schedule:
         that of the steps before and after a resume. Or the plan came to its end in a warm-up.
         ``largest``: micro-batches of the largest window, of which the last may be a part.
         """
-        if not self.steps or hasattr(sys, "last_value"):
-            return None  # an exception that nobody caught ended the process
+        if not self.steps or ends_by_exception():
+            return None
         if self.is_low():
             return None
         trained = round(self.micro_batches * steps / self.steps)

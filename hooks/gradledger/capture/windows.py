@@ -51,12 +51,7 @@ from gradledger.capture.isolation import (
     local_part,
     version_of,
 )
-from gradledger.capture.left_open import (
-    AGAIN,
-    is_abandoned,
-    note_awaited,
-    unfinished_steps,
-)
+from gradledger.capture.left_open import AGAIN, is_abandoned, note_awaited, unfinished_steps
 from gradledger.capture.open_parts import DroppedOptimizer, OpenEvent, Schedule
 from gradledger.capture.open_records import CountedMicroBatch, OpenMicroBatch, OpenStep
 from gradledger.capture.open_terms import note_step

@@ -270,6 +270,14 @@ def test_a_training_that_an_exception_ends_leaves_no_plan(monkeypatch: pytest.Mo
     assert not trained(lambda optimizer: CosineAnnealingLR(optimizer, ALL)).planned
 
 
+def test_a_worker_that_ends_inside_its_exception_leaves_no_plan() -> None:
+    """``multiprocessing`` reports the exception of a worker itself, and then ends the process."""
+    try:
+        raise RuntimeError
+    except RuntimeError:
+        assert not trained(lambda optimizer: CosineAnnealingLR(optimizer, ALL)).planned
+
+
 @pytest.mark.parametrize("changes", [True, False])
 def test_models_that_change_after_the_last_step_of_ranks_apart_are_sent(
     changes: bool, monkeypatch: pytest.MonkeyPatch
