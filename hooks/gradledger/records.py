@@ -122,17 +122,22 @@ class MicroBatch:
     parameters_changed: bool = False  # most of them, since the backward before it in the window
     call: int | None = None  # which call of the script: those of the same lines have one number
     wrapper: Literal["sync", "no_sync", "bypassed"] | None = None  # synchronisation mode
-    task: int | None = None  # of the first of several losses: see ``observers/losses/tasks.py``
+    # of the first of several losses: equal for the same head and operations (``tasks.py``)
+    task: int | None = None
     elsewhere: int = 0  # further losses that reach other optimizers only: not in ``terms``
     relayed: bool = False  # it started from gradients that were passed in, and reached no loss
     reaches_input: bool = False  # it gave a gradient to a leaf that is no parameter
     rescaled: float | None = None  # the factor on the gradients between the last backward and it
-    sums: list[float] = field(default_factory=list)  # see ``sums_of`` of ``capture/open_parts``
+    # of all-reduces inside the first backward: 0 if they add up different values, else by what
+    # they multiply equal ones; and what their autograd functions multiply the sums by, unless that
+    # is 1 for all: see ``sums_of`` of ``capture/open_parts``
+    sums: list[float] = field(default_factory=list)
     sum_scales: list[float] = field(default_factory=list)
     fingerprint: float | None = None  # of the loss targets; equal for equal data
     constant_target: bool | None = None  # constant or consecutive numbers as targets
     consecutive_target: bool = False  # of the two, consecutive: the targets of a contrastive loss
-    samples: Samples | None = None  # of gradients: after the backward before, and when this began
+    # of accumulated gradients, after the backward before and when this began, if collectives ran
+    samples: Samples | None = None
     without_gradient: float | None = None  # of the first losses: numbers and detached tensors
     # L2 norm of what this backward alone added to the sampled gradients, including the loss scale
     sample_norm: float | None = None
@@ -346,14 +351,15 @@ class StepRecord:
     outside: int | None = None  # parameters of the optimizer outside the wrapped model
     excluded: int | None = None  # inside it, and the script lets DDP ignore them
     samples: Samples | None = None  # if the reduction over ranks was not observed
-    # those after the last backward are from before hooks that may combine them, also hooks of DDP
+    # the samples after the last backward are from before hooks that may combine the gradients: a
+    # comm hook of DDP, or hooks of the parameters
     before_hooks: bool = False
     own_sums: bool = False  # sums of what this rank's backwards added, without other ranks'
     shares: Samples | None = None  # of the model that is shared out: ``observers/ranks/shares.py``
     own_shares: bool = False  # from before hooks that may combine gradients inside backward
     shared_model: float | None = None  # fingerprint of its parameters there
-    # if these change: sampled parameters after the last step and before this one; of an optimizer
-    # that steps on the changes of a model: the change on this rank, and its gradient
+    # if these change: sampled parameters after the last step and before this one; of an outer
+    # optimizer, which steps on the changes of a model: the change on this rank, and its gradient
     models: Samples | None = None
     averaging: bool = False  # something else than the optimizer changes its parameters, too
     parameters: float | None = None  # fingerprint of sampled parameters before the step
@@ -368,16 +374,19 @@ class StepRecord:
     moved: bool = False  # gradients were stored in other buffers between micro-batches
     repeat: bool = False  # no backward since the last step; its gradients, up to a factor
     empty: bool = False  # no parameter has a gradient at the step
-    trainable: int | None = None  # if none has one, and all were looked at: those that require one
+    # if no parameter of the optimizer has one, and all were looked at: those that require one
+    trainable: int | None = None
     skipped: bool = False  # the GradScaler found a non-finite gradient and did not step
     closure: bool = False  # its backwards ran inside ``step(closure)``
     accumulating: bool = False  # Accelerate states that the window has not ended
     alone: bool = False  # no other optimizer has stepped between two steps of this one
-    stepped_each: int | None = None  # number of an optimizer that stepped on each micro-batch alone
+    # an optimizer (its number) that stepped on each micro-batch of this window alone
+    stepped_each: int | None = None
     left_open: LeftOpen | None = None  # the process ended, and no step was taken
     half_precision: bool = False  # loss and weights have fp16 or bf16 rounding errors
     by_hand: bool = False  # no optimizer of PyTorch made the update; its gradient may be gone
-    step_size: float | None = None  # by hand: c, if they changed by -c times the last gradient
+    # by hand: c, if the parameters changed by -c times the gradient after the last backward
+    step_size: float | None = None
     dropped: int = 0  # records that this rank has dropped so far
     next: int | None = None  # the next recorded step, if sampling skips the steps before it
     code: list[CodeLocation] = field(default_factory=list)  # new since the last record

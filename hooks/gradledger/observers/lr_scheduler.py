@@ -177,15 +177,14 @@ class LearningRates(Observer):
         The earlier one has never stepped: another one may have ended a phase of the training. A
         schedule that stepped more often than this optimizer trained was run to show its rates.
         """
-        own = set(map(id, window.parameters()))
         for other in self._windows:
             if other is window:
                 return  # those after it were created later
             schedule, rate = other.schedule, _rate(other)
             if schedule is None or other.steps or other.name != window.name:
                 continue
-            parameters = set(map(id, other.parameters()))
-            is_again = parameters and (parameters <= own or own <= parameters)
+            own, earlier = (set(map(id, each.parameters())) for each in (window, other))
+            is_again = earlier and (earlier <= own or own <= earlier)
             in_turn = schedule.done <= self._counts[window][1]
             if is_again and in_turn and rate is not None and rate != schedule.rate_begun:
                 step.fields["elsewhere"] = schedule.done

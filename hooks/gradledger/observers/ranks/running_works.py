@@ -48,7 +48,9 @@ class RunningWorks:
         self._dropped: list[range] = []
         self.inside: OpenMicroBatch | None = None  # the backward whose all-reduces are sampled
         self._sampled: dict[int, _Sampled] = {}
-        self._callers: set[Any] = set()  # code that has called an all-reduce outside backward
+        # Ids of the code that has called an all-reduce outside backward. One that is used again
+        # only leaves a factor unknown.
+        self._callers: set[int] = set()
         # Of autograd functions that run: the id, how much was all-reduced, and what they pass on.
         self.in_functions: list[tuple[int, int, list[Deferred]]] = []
 
@@ -88,12 +90,12 @@ class RunningWorks:
         """What calls an all-reduce outside backward, such as the forward of a function."""
         frame: Any = sys._getframe(1)
         while frame is not None:
-            self._callers.add(frame.f_code)
+            self._callers.add(id(frame.f_code))
             frame = frame.f_back
 
     def _is_caller(self, node: Any) -> bool:
         forward: Any = getattr(getattr(node, "_forward_cls", None), "forward", None)
-        return getattr(inspect.unwrap(forward), "__code__", None) in self._callers
+        return id(getattr(inspect.unwrap(forward), "__code__", None)) in self._callers
 
     def function_ends(self, node: Any, passed_on: Any) -> None:
         """What it passes on, if that has as many values as it has all-reduced."""

@@ -186,6 +186,7 @@ class Shares(Observer):
         self._thread = 0  # that trains it
         self._half = False
         self._after: Deferred | None = None  # its gradients after the last backward
+        self._is_own = False  # these are what this rank's backwards have added
         self._arriving = _Arriving()
         self._shares: weakref.WeakKeyDictionary[OptimizerWindow, _Share | None]
         self._shares = weakref.WeakKeyDictionary()
@@ -248,7 +249,9 @@ class Shares(Observer):
         """Sample the gradients, and count the micro-batch where the loop copies them."""
         if self._coordinates is None or micro_batch.thread != self._thread or not micro_batch.alone:
             return
-        self._after = self._arriving.total(self._coordinates) or self._coordinates.gradients()
+        own = self._arriving.total(self._coordinates)
+        self._after = self._coordinates.gradients() if own is None else own
+        self._is_own = own is not None
         if micro_batch.collectives and micro_batch.wrapper is None:
             self._arriving.watch(self._coordinates, self._guard)
         for window, share, before in self._copied:
@@ -286,9 +289,7 @@ class Shares(Observer):
         if world_size() > 1:
             applied, values = share.coordinates.gradients(), model.values()
             if applied is not None and values is not None:
-                own = self._arriving.total(model)
-                after = self._after if own is None else own
-                step.shares = OpenShares(after, applied, values, own is not None)
+                step.shares = OpenShares(self._after, applied, values, self._is_own)
 
     def step_ends(self, step: OpenStep, window: OptimizerWindow) -> None:
         """Other observers have compared their own samples of the optimizer's gradients."""
