@@ -36,6 +36,12 @@ def training_step(self, model, inputs, num_items_in_batch=None):
     # the Trainer zeroes the gradients after each step: no zero_grad here
     return super().training_step(model, inputs, num_items_in_batch)"""
 
+# of LightningModules: of what synchronises too often, and at another micro-batch
+SYNCED_AT_LAST = """\
+# in manual optimization; last: of this window
+with contextlib.nullcontext() if last else self.trainer.strategy.block_backward_sync():
+    self.manual_backward(self.compute_loss(batch))"""
+
 FRAMEWORK_FIXES: dict[str, dict[str, str]] = {
     "loop.discarded_microbatches": {"accelerate": _ACCUMULATE},
     "loop.losses_added_again": {"accelerate": _ACCUMULATE},
@@ -69,20 +75,14 @@ if accelerator.sync_gradients:
 # the model that prepare() returned, not a module around it; of several: accumulate(a, b)
 with accelerator.accumulate(model):
     accelerator.backward(compute_loss(model, batch))""",
-        "lightning": """\
-# in manual optimization; last: of this window
-with contextlib.nullcontext() if last else self.trainer.strategy.block_backward_sync():
-    self.manual_backward(self.compute_loss(batch))""",
+        "lightning": SYNCED_AT_LAST,
     },
     "ddp.wrong_microbatch_synced": {
         "accelerate": """\
 # instead of accumulate(), which counts micro-batches by itself; last: of this window
 with contextlib.nullcontext() if last else accelerator.no_sync(model):
     accelerator.backward(compute_loss(model, batch))""",
-        "lightning": """\
-# in manual optimization; last: of this window
-with contextlib.nullcontext() if last else self.trainer.strategy.block_backward_sync():
-    self.manual_backward(self.compute_loss(batch))""",
+        "lightning": SYNCED_AT_LAST,
     },
     "ddp.duplicate_data": {
         "accelerate": """\

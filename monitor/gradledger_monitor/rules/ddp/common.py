@@ -51,8 +51,11 @@ SEVERAL_RANKS = Precondition("several ranks train together", _not_parallel)
 
 
 def of_shards(facts: StepFacts) -> Outcome:
-    """Of a wrapper that shards; or of ranks that share out the parameters, as in ZeRO: the models
-    of all of them are equal then, where it is known how they combined the gradients."""
+    """The outcome of rules on replicas where each rank holds a shard of the gradients.
+
+    A wrapper that shards has no replicas. Ranks that share out the parameters by hand, as in ZeRO,
+    have equal models where it is known how they combined the gradients.
+    """
     combined = facts.all_reduce
     by_hand = facts.record.wrapper is None and combined is not None and combined.is_known
     return OK if by_hand and not facts.missing_ranks else not_applicable("no DDP model")

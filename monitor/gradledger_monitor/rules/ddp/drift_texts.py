@@ -251,6 +251,21 @@ def of_owners(share_of: float, ranks: int) -> Outcome:
     )
 
 
+def of_unwrapped(replicas: Replicas, windows: int) -> Outcome:
+    """Of an optimizer whose parameters no wrapper holds, while DDP synchronises others."""
+    return finding(
+        "warning",
+        f"Trained outside the DDP wrapper: {counted(replicas.total, 'parameter')}",
+        f"In the last {counted(windows, 'window')}, DDP synchronised the gradients of "
+        "other parameters, and none of this optimizer's, which no wrapper holds. "
+        f"{drift(replicas.drifted, replicas.total)}. If each rank is meant to train its "
+        "own, this is intended.",
+        FIX,
+        outside=replicas.total,
+        parameters=replicas.listed(replicas.drifted)[:16],
+    )
+
+
 def share(parameters: Sized, total: int) -> str:
     verb = "differs" if len(parameters) == 1 else "differ"
     return f"{len(parameters):,} of {counted(total, 'parameter')} {verb}"

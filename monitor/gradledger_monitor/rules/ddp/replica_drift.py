@@ -81,7 +81,8 @@ class ReplicaDrift(Rule):
     A warning: as many numbers as there are gradients are all-reduced before each step, but each
     rank steps on the gradients that it computed.
 
-    With a pipeline: a matrix that two stages share, such as a tied head, differs later (a warning).
+    With a pipeline: a matrix of an earlier stage that equals one of the last stage at the first
+    step, such as an embedding and its head, becomes different (a warning).
 
     **Why it matters**
 
@@ -169,7 +170,8 @@ class ReplicaDrift(Rule):
             return self._averages.after_the_last_step(window, apart, other)
         tied = self._tied.add(facts)
         if facts.run.parts:  # they have other losses once their copies differ
-            self._parts.add(facts, self._replicas.add(facts))
+            self._replicas.add(facts)
+            self._parts.add(facts, self._replicas)
         if tied or facts.run.world_size == 1:
             return tied or not_applicable("no other rank trains the same part")
         wrapper = facts.record.wrapper
@@ -201,10 +203,11 @@ class ReplicaDrift(Rule):
         other = [part for part in parts if part not in groups]
         averaged = facts.record.sync == "averaged" and facts.record.wrapper is not None
         by_hand = combined is not None and (combined.partly or combined.is_known)
-        exchange = bool(other) or exchange_activations(list(facts.records.values()))
-        return (
-            texts.of_groups(self._replicas, other) if exchange and (averaged or by_hand) else None
-        )
+        if not (averaged or by_hand):
+            return None
+        if not (other or exchange_activations(list(facts.records.values()))):
+            return None
+        return texts.of_groups(self._replicas, other)
 
     def _copies_differ(self, facts: StepFacts) -> bool:
         """Whether copies that groups of ranks hold differ, and nothing averages them."""
@@ -308,26 +311,13 @@ class ReplicaDrift(Rule):
         )
 
     def _count_beside_ddp(self, facts: StepFacts) -> int:
-        """Windows in a row in which parameters drift that no wrapper holds, and DDP has others."""
+        """Windows in a row in which the parameters of this optimizer drift, which no wrapper holds,
+        while DDP synchronises others."""
         replicas = self._replicas
         apart = bool(replicas.drifted) and not (replicas.equal_again or facts.missing_ranks)
         unknown = any("replica" in record.missing for record in facts.records.values())
         self._beside = self._beside + 1 if apart and _synced_beside(facts) and not unknown else 0
         return self._beside
-
-    def _outside_ddp(self) -> Outcome:
-        replicas = self._replicas
-        return finding(
-            "warning",
-            f"Trained outside the DDP wrapper: {counted(replicas.total, 'parameter')}",
-            f"In the last {counted(self._beside, 'window')}, DDP synchronised the gradients of "
-            "other parameters, and none of this optimizer's, which no wrapper holds. "
-            f"{texts.drift(replicas.drifted, replicas.total)}. If each rank is meant to train its "
-            "own, this is intended.",
-            FIX,
-            outside=replicas.total,
-            parameters=replicas.listed(replicas.drifted)[:16],
-        )
 
     # ------------------------------------------------------------------ by hand
 
@@ -339,7 +329,7 @@ class ReplicaDrift(Rule):
         if copies:
             return texts.of_parts(replicas, copies, facts.run.world_size)
         if self._count_beside_ddp(facts) >= self.windows:
-            return self._outside_ddp()
+            return texts.of_unwrapped(replicas, self._beside)
         if replicas.drifted and unwaited(facts) and not facts.missing_ranks:
             return self._of_unwaited(facts)
         if combined is None:

@@ -54,12 +54,8 @@ class Replicas:
         self.copies_apart: dict[int, list[int]] = {}  # those whose copies differ now, with shapes
         self.copies_equal_again = False  # all of those were equal later, bit by bit
 
-    def add(self, facts: StepFacts) -> Replicas:
-        """Compare the ranks in one step."""
-        self._compare(facts)
-        return self
-
-    def _compare(self, facts: StepFacts) -> None:
+    def add(self, facts: StepFacts) -> None:
+        """Compare the ranks in one step; those that hold one model in parts, if they do."""
         records = facts.run.parts or facts.records
         measured = [r.replica for r in records.values() if r.replica is not None]
         if not facts.complete or len(measured) < len(records):

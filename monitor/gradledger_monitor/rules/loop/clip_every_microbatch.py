@@ -104,14 +104,12 @@ def _factors(window: Window) -> list[float]:
 
 def _by_hand(factors: list[float], total: int) -> Outcome:
     shrunk, times = math.prod(factors), counted(len(factors), "time")
-    each = " and ".join(map(significant, factors)) if len(factors) < 3 else ""
-    by = (
-        f" by {each}" if each else f" by {significant(min(factors))} to {significant(max(factors))}"
-    )
+    least, most = significant(min(factors)), significant(max(factors))
+    by = " and ".join(map(significant, factors)) if len(factors) < 3 else f"{least} to {most}"
     return finding(
         "warning",
         "Gradients are scaled down before the last backward",
-        f"The loop itself multiplies the gradients{by} between the {total} backwards of this "
+        f"The loop itself multiplies the gradients by {by} between the {total} backwards of this "
         f"window, {times}, and by other factors in other windows. A clip by hand of the partial "
         "sums does this. The first micro-batch has "
         f"{percent(shrunk)} of its size when the last one is added.",

@@ -151,8 +151,10 @@ def _has_lost_a_share(facts: StepFacts, by_rank: Mapping[int, list[MicroBatch]])
 def _of_some_ranks(
     facts: StepFacts, by_rank: Mapping[int, list[MicroBatch]], lost: list[MicroBatch]
 ) -> Outcome:
-    """Of ranks with further backwards, information: where only these are asked for, as before a
-    log, they are no part of training. As many as the others have, less what was zeroed, are lost.
+    """Of ranks that zero gradients while others zero none.
+
+    Information if all apply equally many micro-batches: the backwards that were zeroed are further
+    ones, which may only measure gradients. Else these ranks have lost data: a warning.
     """
     zeroing = [rank for rank, of in by_rank.items() if of]
     others = [rank for rank in by_rank if rank not in zeroing]

@@ -67,14 +67,15 @@ class NeverStepped(Rule):
 
     **When it is silent**
 
-    An optimizer that waits for another one and has stepped before (a GAN), or that shares
-    parameters with one that has stepped; one that the script has dropped, as where the function
-    that trains has returned, if another one has stepped; all but one that never stepped; any such
-    one if each other optimizer has an unfinished schedule or changed models; the loop updates the
-    parameters itself; the process ends within fewer backwards; after a step, finite losses of other
-    lines whose gradients are zeroed, that give gradients to the inputs, too, or that are fewer than
-    in the training: a script may measure gradients after it, for a Fisher information, a saliency
-    map or an attack.
+    If another optimizer has stepped: this one has stepped before and waits for it (a GAN), shares
+    parameters with it, or is dropped by the script, as where the function that trains returns; or
+    each other one is reported for an unfinished schedule or for models that changed after its last
+    step. Of several optimizers that never stepped, one is reported.
+
+    The loop updates the parameters itself; the process ends within fewer backwards; after a step,
+    finite losses of other lines whose gradients are zeroed, that give gradients to the inputs, too,
+    or that are fewer than in the training: a script may measure gradients after it, for a Fisher
+    information, a saliency map or an attack.
 
     It is a warning, and no error, as long as the gradients are not zeroed: one step may take more
     micro-batches than have run.
