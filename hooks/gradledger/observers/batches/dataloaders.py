@@ -17,6 +17,8 @@ from gradledger.observers.batches.drawn import DrawnBatches
 if TYPE_CHECKING:
     from gradledger.capture.windows import OpenWindows, OptimizerWindow
 
+_WRAPPED = 5  # samplers in one another: those of Accelerate share out, or skip, batches
+
 
 class DataLoaders(Observer):
     """Fills ``sampler``, ``batches``, ``batch_size`` and ``loader_batches`` of steps."""
@@ -43,7 +45,7 @@ class DataLoaders(Observer):
         return __iter__
 
     def _add(self, loader: Any, iterator: Any) -> None:
-        self._sampler_kind = _kind_of(getattr(loader, "sampler", None))
+        self._sampler_kind = _kind_of(loader)
         self._drawn_batches.add(loader, iterator)
         for window in self._windows.of_this_thread():
             window.code.locate("batches", window.steps)
@@ -62,8 +64,23 @@ class DataLoaders(Observer):
         step.fields.update(self._drawn_batches.take(window))
 
 
-def _kind_of(sampler: Any) -> str | None:
-    """Whether a sampler shuffles; None for a sampler class that is not known."""
+def _kind_of(loader: Any) -> str | None:
+    """Whether its samples are shuffled; None for a sampler class that is not known.
+
+    The ``sampler`` of a loader that got a batch sampler is a sequential one that it does not use.
+    """
+    batches = getattr(loader, "batch_sampler", None)
+    sampler = getattr(loader, "sampler", None) if batches is None else batches
+    for _ in range(_WRAPPED):
+        kind = _kind_of_one(sampler)
+        inner = getattr(sampler, "batch_sampler", getattr(sampler, "sampler", None))
+        if kind is not None or inner is None:
+            return kind
+        sampler = inner
+    return None
+
+
+def _kind_of_one(sampler: Any) -> str | None:
     shuffle = getattr(sampler, "shuffle", None)  # DistributedSampler
     if isinstance(shuffle, bool):
         return "random" if shuffle else "sequential"

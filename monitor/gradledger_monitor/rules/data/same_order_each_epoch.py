@@ -19,7 +19,7 @@ DIFFERENT = 3
 FIX = """\
 for epoch in range(epochs):
     sampler.set_epoch(epoch)         # DistributedSampler shuffles with seed + epoch
-    for batch in loader: ..."""
+    for batch in loader: ...         # other samplers: set no seed in each epoch"""
 
 
 class SameOrderEachEpoch(Rule):
@@ -82,7 +82,7 @@ class SameOrderEachEpoch(Rule):
         """The last P micro-batches have the fingerprints of the P before them."""
         record = window.facts.record
         if record.sampler != "random":
-            return not_applicable("no shuffling DataLoader sampler")
+            return not_applicable("no DataLoader whose sampler is known to shuffle")
         prints = [number(m.fingerprint) for m in record.micro_batches if not m.constant_target]
         if record.micro_batches and not prints:
             return not_applicable("targets that do not depend on the data")
