@@ -35,7 +35,7 @@ class Ledger:
 
     def __repr__(self) -> str:
         if self._session is None:
-            return "Ledger(not recording: this PyTorch is not supported)"
+            return "Ledger(not recording)"
         name = self._session.settings.name
         parts = (repr(name) if name else "", self._session.page(), self._session.verdict())
         return f"Ledger({', '.join(filter(None, parts))})"
@@ -91,6 +91,10 @@ class Ledger:
         """Remove every hook and deliver the remaining records."""
         if self._session is not None:
             self._session.close()
+
+    def __reduce__(self) -> tuple[type[Ledger], tuple[None]]:
+        """A copy, such as in a process that is spawned, records nothing."""
+        return Ledger, (None,)
 
     def __enter__(self) -> Ledger:
         return self

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import pickle
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from itertools import chain
@@ -183,6 +184,18 @@ def test_validations_and_planned_steps_are_recorded(
         assert config_of(database) == {"framework": "lightning", "planned_steps": 16}
     assert [(name, step) for name, step, _ in stored] == [("val_loss", 8), ("val_loss", 16)]
     assert stored[-1][2] == pytest.approx(float(trainer.callback_metrics["val_loss"]))
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_trainer_is_pickled_for_processes_that_are_spawned(package: str) -> None:
+    import gradledger  # noqa: PLC0415
+    from gradledger.integrations.lightning import watching_callback_class  # noqa: PLC0415
+
+    for callbacks in [[], [watching_callback_class(package)()]]:
+        with gradledger.watch():
+            trainer = trainer_of(package, callbacks=callbacks)
+            copied = pickle.loads(pickle.dumps(trainer))
+        assert [type(c) for c in copied.callbacks] == [type(c) for c in trainer.callbacks]
 
 
 @pytest.mark.parametrize("package", PACKAGES)

@@ -9,6 +9,7 @@ of one is not a callback of the other. The class is created for the package that
 from __future__ import annotations
 
 import functools
+import importlib
 import sys
 from typing import Any
 
@@ -16,7 +17,12 @@ from gradledger import api, guard
 from gradledger.integrations import open_session
 from gradledger.observers.base import Patch
 
-PACKAGES = ("lightning.pytorch", "pytorch_lightning")
+# Each package and the name of the class made for it. Strategies that spawn processes, such as
+# ``ddp_spawn``, pickle the Trainer with its callbacks: this module finds the class by its name.
+PACKAGES = {
+    "lightning.pytorch": "LightningCallback",
+    "pytorch_lightning": "PytorchLightningCallback",
+}
 
 _patches: dict[str, Patch] = {}
 
@@ -58,17 +64,23 @@ def _watch(self: Any, **options: Any) -> None:
 @functools.cache
 def callback_class(package: str) -> type:
     """The callback as a class of ``lightning.pytorch`` or ``pytorch_lightning``."""
-    return type("SessionCallback", (SessionCallback, sys.modules[package].Callback), {})
+    parent = importlib.import_module(package).Callback
+    return type(PACKAGES[package], (SessionCallback, parent), {})
 
 
 @functools.cache
 def watching_callback_class(package: str) -> type:
     """A callback class for scripts; it accepts the options of ``gradledger.watch``."""
-    return type("GradledgerCallback", (callback_class(package),), {"__init__": _watch})
+    return type(f"Watching{PACKAGES[package]}", (callback_class(package),), {"__init__": _watch})
 
 
 def __getattr__(name: str) -> Any:
-    """``GradledgerCallback`` for the package that the script has imported."""
+    """``GradledgerCallback`` for the package that the script has imported; classes to unpickle."""
+    for package, of_package in PACKAGES.items():
+        if name == of_package:
+            return callback_class(package)
+        if name == f"Watching{of_package}":
+            return watching_callback_class(package)
     if name != "GradledgerCallback":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     imported = [package for package in PACKAGES if package in sys.modules]
