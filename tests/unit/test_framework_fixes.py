@@ -71,8 +71,9 @@ def test_a_fix_fits_the_loop_and_the_ranks() -> None:
     assert shown({}, ranks=2, sync="averaged", wrapper="ddp") == fixes.TOKEN_MEAN["ranks"]
     trainer = {"config": {"framework": "transformers"}}
     assert shown(trainer) == fixes.TOKEN_MEAN["transformers"]
-    assert shown(trainer, ranks=2, sync="averaged") == fixes.SUM_OVER_WINDOW
-    assert shown({**trainer, "environment": {"trl": "1.16.0"}}) == fixes.SUM_OVER_WINDOW
+    words = fixes.SUM_OVER_WINDOW + fixes.NOTE_TRAINER
+    assert shown(trainer, ranks=2, sync="averaged") == words
+    assert shown({**trainer, "environment": {"trl": "1.16.0"}}) == words
     several = shown({"environment": ACCELERATE}, ranks=2, sync="averaged")
     assert several == fixes.SUM_OVER_WINDOW
     ddp: dict[str, Any] = {"ranks": 2, "sync": "averaged", "wrapper": "ddp"}

@@ -85,7 +85,8 @@ def test_every_fix_of_a_reduction_is_proved_in_each_loop_that_shows_it(
     framework: str, wrapper: str
 ) -> None:
     loop = fixes.loop(step_of(framework, wrapper))
-    for name in (f"{each}[{loop}]" for each, by_loop in TABLES.items() if loop in by_loop):
+    shown = [each for each in TABLES if wrapper or not each.startswith("ONE_WORLD_SIZE")]
+    for name in (f"{each}[{loop}]" for each in shown if loop in TABLES[each]):
         programs = [
             program
             for program, (_, fix) in PROVED

@@ -32,8 +32,8 @@ if (batch_idx + 1) % K == 0:
     optimizer.zero_grad()                      # once per window"""
 
 _TRAINER = """\
+# The Trainer zeroes the gradients after each step: no zero_grad in training_step or in a callback.
 def training_step(self, model, inputs, num_items_in_batch=None):
-    # the Trainer zeroes the gradients after each step: no zero_grad here
     return super().training_step(model, inputs, num_items_in_batch)"""
 
 # of LightningModules: of what synchronises too often, and at another micro-batch

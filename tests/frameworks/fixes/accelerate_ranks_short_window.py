@@ -20,7 +20,7 @@ for window in windows:
     for index, (ids, labels) in enumerate(window, 1):
         model.require_backward_grad_sync = index == len(window)
         loss = F.cross_entropy(model(ids).flatten(0, 1), labels.flatten())
-        # fix: without accumulate(), for each micro-batch; backward divides by K
+        # fix: without accumulate(), for each micro-batch; what backward divides by is undone
         accelerator.backward(loss)
         # end
     optimizer.step()

@@ -19,7 +19,7 @@ model, optimizer = accelerator.prepare(model, optimizer)
 for window in windows:
     for ids, labels in window:
         loss = F.cross_entropy(model(ids).flatten(0, 1), labels.flatten())
-        # fix: without accumulate(), for each micro-batch; backward divides by K
+        # fix: without accumulate(), for each micro-batch; what backward divides by is undone
         accelerator.backward(loss)
         # end
     optimizer.step()

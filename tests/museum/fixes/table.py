@@ -19,6 +19,7 @@ _MEANS = "reduction.fixes.TOKEN_MEAN"
 _WEIGHTED = "reduction.fixes.CLASS_WEIGHTED_MEAN"
 _NOT_DIVIDED = "reduction.fixes.MICRO_BATCH_MEAN"
 _ONCE = "reduction.fixes.ONE_DIVISION"
+_MORE = "reduction.fixes.ONE_WORLD_SIZE_MORE"
 _SHORT = "reduction.fixes.WINDOW_LENGTH"
 _PARTIAL = "reduction.partial_window"
 _UNEQUAL = "reduction.token_weights_unequal"
@@ -295,6 +296,7 @@ FRAMEWORKS_ON_RANKS = {
     "accelerate_ranks_divided_twice": (_DOUBLE, f"{_ONCE}[accelerate]"),
     "accelerate_ranks_mean_of_means": (_UNEQUAL, f"{_MEANS}[accelerate]"),
     "accelerate_ranks_not_divided": (_MISSING, f"{_NOT_DIVIDED}[accelerate]"),
+    "accelerate_ranks_over_processes": (_WORLD, f"{_MORE}[accelerate]"),
     "accelerate_ranks_short_window": (_PARTIAL, f"{_SHORT}[accelerate]"),
     "lightning_ranks_short_window": (_PARTIAL, f"{_SHORT}[lightning]"),
     "accelerate_ranks_wrong_synced": (
@@ -319,6 +321,7 @@ FRAMEWORKS_ON_RANKS = {
     "trainer_ranks_compute_loss_uneven": (_UNEQUAL, f"{_MEANS}[transformers]"),
     "trainer_ranks_model_even": (_MISSING, f"{_NOT_DIVIDED}[transformers]"),
     "trainer_ranks_model_uneven": (_UNEQUAL, f"{_MEANS}[transformers]"),
+    "trainer_ranks_over_processes": (_WORLD, f"{_MORE}[transformers]"),
     "trainer_ranks_training_step_even": (_MISSING, f"{_NOT_DIVIDED}[transformers]"),
     "trainer_ranks_training_step_uneven": (_MISSING, f"{_MEANS}[transformers]"),
     "trainer_ranks_zeroed_each": (_ZEROED, _of("zeroed_every_microbatch", "transformers")),

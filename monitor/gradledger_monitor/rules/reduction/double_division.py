@@ -20,7 +20,7 @@ from gradledger_monitor.rules.reduction.common import (
     of_declared,
     shows,
 )
-from gradledger_monitor.rules.reduction.fixes import ONE_DIVISION, factor_fix
+from gradledger_monitor.rules.reduction.fixes import DIVIDED_ONCE, ONE_DIVISION, factor_fix
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding
 
 FIX = ONE_DIVISION["plain"]
@@ -98,7 +98,7 @@ class DoubleDivision(Rule):
             f"{known_from(window)}{constant_factor_effect(ratio, window.facts)}.",
             FIX_OF_PASSES
             if passes
-            else factor_fix(ONE_DIVISION, window.facts, window.balance.objective),
+            else factor_fix(ONE_DIVISION, window.facts, window.balance.objective, DIVIDED_ONCE),
             balance=round(balance(window), 6),
             micro_batches=k,
             factor=ratio,

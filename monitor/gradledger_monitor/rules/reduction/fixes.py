@@ -59,7 +59,8 @@ def token_mean(outputs, labels, num_items_in_batch):
     loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum")
     return loss / num_items_in_batch                            # labels of the whole window
 
-trainer = Trainer(..., compute_loss_func=token_mean)""",
+trainer = Trainer(..., compute_loss_func=token_mean)
+# average_tokens_across_devices=True, the default, counts the labels of all processes""",
     "lightning": """\
 # in the LightningModule, where the loader returns whole windows:
 def __init__(self):
@@ -165,6 +166,12 @@ ONE_WORLD_SIZE_MORE: dict[Loop, str] = {
     "ranks": """\
 # for each micro-batch:
 (loss * dist.get_world_size()).backward()  # DDP and FSDP average over ranks""",
+    "accelerate": """\
+# for each micro-batch:
+accelerator.backward(loss * accelerator.num_processes)    # DDP averages over the processes""",
+    "transformers": """\
+# in a compute_loss of your own, whose result the Trainer does not multiply:
+loss = loss * self.accelerator.num_processes              # DDP averages over the processes""",
 }
 
 ONE_WORLD_SIZE_LESS: dict[Loop, str] = {
@@ -214,7 +221,7 @@ WINDOW_LENGTH: dict[Loop, str] = {
 # with accumulate(), where the Accelerator is created; a window goes on in the next epoch:
 plugin = GradientAccumulationPlugin(num_steps=K, sync_with_dataloader=False)
 accelerator = Accelerator(gradient_accumulation_plugin=plugin)
-# without accumulate(), for each micro-batch; backward divides by K:
+# without accumulate(), for each micro-batch; what backward divides by is undone:
 accelerator.backward(loss * accelerator.gradient_accumulation_steps / len(window))""",
     "lightning": """\
 # In manual optimization, divide by the micro-batches in this window, not always by K.
@@ -241,8 +248,16 @@ SUM_OVER_WEIGHTS = """\
 # Then undo what divides once more: K in accelerator.backward() and in automatic optimization of
 # Lightning, the number of ranks in DDP and FSDP."""
 
+DIVIDED_ONCE = """\
+# Divide the loss of a micro-batch by K once. accelerator.backward(), the engine of DeepSpeed,
+# automatic optimization of Lightning, and a Trainer without compute_loss_func whose
+# model_accepts_loss_kwargs is False divide it by themselves."""
+
 NO_SHORT_BATCH = """\
 # either leave out the short last batch of each epoch, with DataLoader(..., drop_last=True), or:"""
+
+NOTE_TRAINER = """
+# In a Trainer, num_items_in_batch is the number of labels in the window, unless it is None."""
 
 NOTE_ACCELERATE = """
 # with accelerator.backward(loss): loss * accelerator.gradient_accumulation_steps, it divides"""
@@ -302,11 +317,16 @@ def without_short_batch(facts: StepFacts, objective: Objective | None) -> str:
     return f"{NO_SHORT_BATCH}\n{token_mean(facts, objective)}"
 
 
-def factor_fix(fixes: dict[Loop, str], facts: StepFacts, objective: Objective | None) -> str:
+def factor_fix(
+    fixes: dict[Loop, str],
+    facts: StepFacts,
+    objective: Objective | None,
+    otherwise: str = SUM_OVER_WINDOW,
+) -> str:
     """Another factor for a loss whose tokens have equal weights; it would not make them equal."""
     if objective is None or not objective.reading.is_even(facts.tolerance):
         return token_mean(facts, objective)
-    return _code(fixes, facts)
+    return _code(fixes, facts, otherwise)
 
 
 def division_of_one(facts: StepFacts, objective: Objective, otherwise: str) -> str:
@@ -318,7 +338,8 @@ def division_of_one(facts: StepFacts, objective: Objective, otherwise: str) -> s
 def _code(fixes: dict[Loop, str], facts: StepFacts, otherwise: str = SUM_OVER_WINDOW) -> str:
     used = loop(facts)
     if used not in fixes:
-        return otherwise
+        counts = otherwise == SUM_OVER_WINDOW and framework(facts.run) == "transformers"
+        return otherwise + (NOTE_TRAINER if counts else "")
     unclear = used in ("plain", "ranks") and "accelerate" in facts.run.environment
     return fixes[used] + (NOTE_ACCELERATE if unclear else "")
 
