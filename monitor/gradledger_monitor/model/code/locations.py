@@ -67,9 +67,12 @@ def in_repository(locations: Iterable[CodeLocation]) -> CodeLocation | None:
 def locations_for(
     roles: Sequence[CodeRole], located: Iterable[CodeLocation]
 ) -> tuple[CodeLocation, ...]:
-    """The locations of a rule's roles, in the order of the roles; a line is in it once."""
+    """The locations of a rule's roles, in the order of the roles; a line is in it once.
+
+    A call that the script makes precedes those of the same role that a package makes for it.
+    """
     chosen: dict[tuple[str, int], CodeLocation] = {}
-    located = list(located)
+    located = sorted(located, key=lambda location: location.via != "")
     for role in roles:
         for each in (role, _ALSO.get(role)):
             for location in located:
