@@ -841,10 +841,12 @@ def test_a_schedule_that_is_planned_in_other_steps_is_named_when_the_training_en
     assert finding.title == "The LR schedule made 18 of the 66 steps of its plan"
     assert "18 optimizer steps and 66 micro-batches" in finding.summary
     assert "66 steps, as many as micro-batches ran" in finding.summary
+    assert "optimizer steps, not micro-batches" in finding.fix
     nearly = unfinished(67)
     assert nearly is not None and "67 steps, about as many as micro-batches ran" in nearly.summary
     by_epoch = unfinished(18)
     assert by_epoch is not None and "as many as optimizer steps were taken" in by_epoch.summary
+    assert "step it after each" in by_epoch.fix
     assert unfinished(0) is None
 
 

@@ -45,6 +45,13 @@ with contextlib.nullcontext() if last else self.trainer.strategy.block_backward_
 FRAMEWORK_FIXES: dict[str, dict[str, str]] = {
     "loop.discarded_microbatches": {"accelerate": _ACCUMULATE},
     "loop.losses_added_again": {"accelerate": _ACCUMULATE},
+    "loop.step_every_microbatch": {
+        "accelerate": """\
+# Step once per window: in accumulate(), with every optimizer from prepare(), or after each K-th
+# backward. accumulate() ends a window where the loader ends, too: if the batches of a window are
+# drawn before it, GradientAccumulationPlugin(num_steps=K, sync_with_dataloader=False) avoids that.
+# If nothing should be accumulated, leave out the division instead.""",
+    },
     "loop.zeroed_every_microbatch": {
         "accelerate": _ACCUMULATE,
         "lightning": _MANUAL,
@@ -123,12 +130,14 @@ def fix(run: RunInfo, rule: str, plain: str, of_page: str = "") -> str:
     ``of_page`` is the one snippet that the page of the rule shows.
     ``tests/museum/fixes`` and ``tests/frameworks/fixes`` run the fixes that are shown.
     """
+    if plain == PREPARED:
+        return plain
     name = framework(run)
     proved = FRAMEWORK_FIXES.get(rule, {}).get(name)
     if proved is not None:
         of_trl = "trl" in run.environment and name == "transformers" and has_code(proved)
         return _words(proved, "a Trainer of transformers", "trl") if of_trl else proved
-    if name not in _TITLES or not rule.startswith(_OF_LOOPS) or plain == PREPARED:
+    if name not in _TITLES or not rule.startswith(_OF_LOOPS):
         return plain
     if not has_code(plain):
         return plain

@@ -18,6 +18,10 @@ FIX = """\
 steps = epochs * math.ceil(len(loader) / K)      # optimizer steps, not micro-batches
 scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr, total_steps=steps)"""
 
+FIX_STEPPED = """\
+# it is planned in optimizer steps: step it after each; in Lightning, with the interval "step"
+optimizer.step()
+scheduler.step()"""
 
 FIX_RISEN = """\
 # plan the schedule for all calls of scheduler.step(): one per epoch, or one per optimizer step
@@ -98,7 +102,7 @@ class PlannedInOtherSteps(Rule):
             f"{left.planned:,} steps, {_unit(left, steps)}, and has made {left.scheduled:,}: the "
             "rate changed too slowly, and has not come to its end. If the training was stopped "
             "early, the numbers may agree by chance.",
-            FIX,
+            FIX_STEPPED if _of_steps(left, steps) else FIX,
             planned_steps=left.planned,
             schedule_steps=left.scheduled,
             optimizer_steps=steps,
@@ -138,8 +142,12 @@ class PlannedInOtherSteps(Rule):
         )
 
 
+def _of_steps(left: LeftOpen, steps: int) -> bool:
+    """Whether the plan is closer to the optimizer steps than to the micro-batches."""
+    return abs(left.planned - steps) <= abs(left.planned - left.trained)
+
+
 def _unit(left: LeftOpen, steps: int) -> str:
-    of_steps = abs(left.planned - steps) < abs(left.planned - left.trained)
     about = "" if left.planned in (steps, left.trained) else "about "
-    unit = "optimizer steps were taken" if of_steps else "micro-batches ran"
+    unit = "optimizer steps were taken" if _of_steps(left, steps) else "micro-batches ran"
     return f"{about}as many as {unit}"
