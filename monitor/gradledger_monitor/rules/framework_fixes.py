@@ -96,6 +96,9 @@ with contextlib.nullcontext() if last else accelerator.no_sync(model):
 loader = accelerator.prepare(loader)           # each process gets other batches""",
         "lightning": """\
 # A Trainer gives each process other batches by itself, unless use_distributed_sampler=False.""",
+        "transformers": """\
+# A Trainer gives each process other batches by itself. A get_train_dataloader of your own returns
+# self.accelerator.prepare(loader) for that.""",
     },
     "scheduler.step_every_microbatch": {
         "accelerate": """\

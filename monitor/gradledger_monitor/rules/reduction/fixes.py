@@ -257,7 +257,8 @@ NO_SHORT_BATCH = """\
 # either leave out the short last batch of each epoch, with DataLoader(..., drop_last=True), or:"""
 
 NOTE_TRAINER = """
-# In a Trainer, num_items_in_batch is the number of labels in the window, unless it is None."""
+# In a Trainer, num_items_in_batch is the number of labels in the window, unless it is None. By
+# default, the Trainer multiplies the result of a compute_loss_func by the number of processes."""
 
 NOTE_ACCELERATE = """
 # with accelerator.backward(loss): loss * accelerator.gradient_accumulation_steps, it divides"""
