@@ -292,6 +292,55 @@ def entered(whole: Tensor) -> Tensor:
     return same
 
 
+class _Scattered(torch.autograd.Function):
+    """Of rows that all ranks have, each keeps its part; gradients are gathered."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor) -> Tensor:
+        return rows.chunk(dist.get_world_size())[dist.get_rank()].clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        return gathered(gradients[0], None, 0)
+
+
+class _Whole(torch.autograd.Function):
+    """The rows of all ranks; each keeps its part of their gradient, which all ranks have."""
+
+    @staticmethod
+    def forward(ctx: Any, part: Tensor) -> Tensor:
+        return gathered(part, None, 0)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        return gradients[0].chunk(dist.get_world_size())[dist.get_rank()].contiguous()
+
+
+class RowsInParts(nn.Module):
+    """Predicts the next token. Of two ranks, each norms its own rows, and holds half of a layer."""
+
+    def __init__(self, own: int | None = None) -> None:
+        super().__init__()
+        width = 16
+        self.embed, self.norm = nn.Embedding(VOCABULARY, width), nn.LayerNorm(width)
+        self.halves = nn.ModuleDict({name: mlp(width, width, width) for name in "01"})
+        self.head = nn.Linear(width, VOCABULARY)
+        self.in_parts = own is not None
+        if own is not None:
+            del self.halves[str(1 - own)]
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Logits [rows, length, vocabulary]."""
+        x = self.embed(ids)
+        x = _Scattered.apply(x) if self.in_parts else x
+        inputs = self.norm(x)
+        inputs = gathered(inputs, None, 0) if self.in_parts else inputs
+        (first, *second) = [half(inputs) for half in self.halves.values()]
+        x = x + (own_sum(first, None) if self.in_parts else first + second[0])
+        logits: Tensor = self.head(_Whole.apply(x) if self.in_parts else x)
+        return logits
+
+
 class Experts(nn.Module):
     """Two experts, for odd and for even tokens. Of a group of two ranks, each holds one."""
 

@@ -68,7 +68,21 @@ def test_losses_that_hide_their_targets_are_compared_alone() -> None:
     ],
 )
 def test_what_may_multiply_gradients_leaves_it_open(more: dict[str, Any]) -> None:
-    assert two(**more).ledger is None
+    left_open = two(**more)
+    assert left_open.all_reduce is not None
+    assert left_open.factor_unmeasured == left_open.all_reduce.reason
+    assert judged([left_open]).verdict == "incomplete"
+
+
+@pytest.mark.parametrize("fingerprint", [10.0, None])
+def test_a_mean_of_means_shows_where_the_factor_of_the_ranks_does_not(
+    fingerprint: float | None,
+) -> None:
+    of_batches = {"collectives": 2, "fingerprint": fingerprint}
+    left_open = two(weights=(1 / 20, 1 / 40), of_batches=of_batches)
+    named = accused(judged([left_open]))
+    # without fingerprints, the ranks may have other tokens
+    assert named == ({"reduction.token_weights_unequal": 1} if fingerprint else {})
 
 
 def test_other_losses_are_those_of_other_data() -> None:
@@ -103,12 +117,12 @@ def test_the_records_of_all_parts_are_compared() -> None:
 
 
 def test_a_gradient_that_is_added_up_is_named_as_the_reason() -> None:
-    assert two(sums=[2.0], before_hooks=False).unmeasured == ADDED_UP.format(2)
+    assert two(sums=[2.0], before_hooks=False).factor_unmeasured == ADDED_UP.format(2)
 
 
 @pytest.mark.parametrize("factor", [1.7, math.nan])
 def test_any_other_factor_is_no_number_of_ranks(factor: float) -> None:
-    assert two(sums=[factor], before_hooks=False).unmeasured == OF_ONE_BATCH
+    assert two(sums=[factor], before_hooks=False).factor_unmeasured == OF_ONE_BATCH
 
 
 @pytest.mark.parametrize(("factor", "balance"), [(0.5, 0.5), (1.0, 1.0)])

@@ -46,6 +46,7 @@ from gradledger_monitor.model.objectives import (
 )
 from gradledger_monitor.model.ranks import across_groups, manual_all_reduce, shared_out, topology
 from gradledger_monitor.model.ranks.exchange import exchange_of
+from gradledger_monitor.model.ranks.held_in_parts import have_same_tokens
 from gradledger_monitor.model.ranks.manual_all_reduce import ManualAllReduce
 from gradledger_monitor.model.ranks.outside_wrapper import with_outside
 from gradledger_monitor.model.readings import WeightedTerm
@@ -137,9 +138,8 @@ class StepFacts:
         # micro-batches before it, zeroed before any optimizer stepped on them, and not run again
         self.discarded = discarded(record, applied) if self.applied_from else []
         self.scale = _scale(record)
-        self._calls = calls = _by_op(record.events)
-        own = [event for event in record.events if event.own]
-        self._own_calls = _by_op(own) if len(own) < len(record.events) else calls
+        self._calls = _by_op(record.events)
+        self._own_calls = _by_op([event for event in record.events if event.own])
         # of all ranks
         self.averaged = run.world_size > 1 and record.sync == "averaged"  # the gradients
         self.norm = self._norm()
@@ -148,6 +148,9 @@ class StepFacts:
         self.loss_reported = self._loss_reported()
         # a_r: the factor of each rank's loop after backward, without clipping
         self.shared_factors = {rank: shared_factor(r) for rank, r in records.items()}
+        # a factor that is not known multiplies the weights of tokens that all ranks have
+        unknown = all_reduce is not None and all_reduce.is_one_factor
+        self._of_one_batch = unknown and have_same_tokens(list(records.values()))
         self.unmeasured = self._unmeasured()
         self.factor_unmeasured = self._factor_unmeasured()
         tasks_of, of_rank = loss_names.tasks_of, self.applied_by_rank
@@ -245,10 +248,9 @@ class StepFacts:
     # ------------------------------------------------------------------ the effective batch
 
     def _samples(self) -> int | None:
-        records = self.records
         return self._sum_over_ranks(
             [
-                [samples_of(m, records[rank]) for _, m in applied]
+                [samples_of(m, self.records[rank]) for _, m in applied]
                 for rank, applied in self.applied_by_rank.items()
             ]
         )
@@ -276,7 +278,8 @@ class StepFacts:
     def _unmeasured(self) -> str | None:
         """Why this window has no ledger; None, too, if a rank is missing: ``factor_unmeasured``."""
         for rank, record in self.records.items():
-            reason = why_unmeasured(record, self.applied_by_rank[rank], self.all_reduce)
+            applied = self.applied_by_rank[rank]
+            reason = why_unmeasured(record, applied, self.all_reduce, self._of_one_batch)
             if reason in WITHOUT_BACKWARD and record.trainable and len(self.run.optimizers) > 1:
                 reason = f"no backward reached the parameters of {self.optimizer_label}"
             if reason:
@@ -288,6 +291,8 @@ class StepFacts:
         """Why absolute weights, and so the balance, are not known; relative ones may be."""
         if not self.complete:
             return self.missing_ranks
+        if self._of_one_batch and self.all_reduce is not None:
+            return self.all_reduce.reason
         for record in self._accounted.values():
             if len(record.divisors) > 1:
                 return "gradients of different parameters are divided by different numbers"
@@ -456,18 +461,13 @@ def _applied(record: StepRecord) -> loss_names.IndexedMicroBatches:
     The gradients of those before were discarded: another loss's backward leaked into them, or
     accumulated gradients were zeroed.
     """
-    begin = 0
-    for index, micro_batch in enumerate(record.micro_batches):
-        if micro_batch.fresh:
-            begin = index
-    return list(enumerate(record.micro_batches))[begin:]
+    fresh = (index for index, micro_batch in enumerate(record.micro_batches) if micro_batch.fresh)
+    return list(enumerate(record.micro_batches))[max(fresh, default=0) :]
 
 
 def _by_op(events: list[Event]) -> CallsByOp:
-    calls: CallsByOp = {}
-    for event in events:
-        calls.setdefault(event.op, []).append(event)
-    return calls
+    ops = dict.fromkeys(event.op for event in events)
+    return {op: [event for event in events if event.op == op] for op in ops}
 
 
 def _scale(record: StepRecord) -> float | None:

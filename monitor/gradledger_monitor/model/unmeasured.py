@@ -22,9 +22,15 @@ WITHOUT_BACKWARD = (NO_BACKWARD, LEFT_OR_ASSIGNED)
 
 
 def why_unmeasured(
-    record: StepRecord, applied: IndexedMicroBatches, all_reduce: ManualAllReduce | None
+    record: StepRecord,
+    applied: IndexedMicroBatches,
+    all_reduce: ManualAllReduce | None,
+    of_one_batch: bool = False,
 ) -> str | None:
-    """Why the weights of this rank's tokens are not known; None if they are."""
+    """Why the weights of this rank's tokens are not known; None if they are.
+
+    ``of_one_batch``: they are known but for one factor, although the ranks' combination is not.
+    """
     if record.left_open is not None:
         return NO_STEP
     if record.skipped:
@@ -44,9 +50,9 @@ def why_unmeasured(
         return "some backwards of this window were scaled, and others not"
     if _unscaled_between(record, applied):
         return "GradScaler.unscale_ ran between backwards of this window: those after it are scaled"
-    if all_reduce is not None and not all_reduce.is_known:
+    if all_reduce is not None and not (all_reduce.is_known or of_one_batch):
         return all_reduce.reason
-    if record.sync == "unknown":
+    if record.sync == "unknown" and not of_one_batch:
         return UNSEEN
     for _, micro_batch in applied:
         for fact in ("rescaled", "gathered", "reach"):

@@ -69,14 +69,31 @@ def exchange_activations(rows: Sequence[StepRecord]) -> bool:
 
 def inside_backward(rows: Sequence[StepRecord]) -> str:
     """What is not known of ranks without a wrapper whose backwards communicate; else nothing."""
-    if not all(not r.wrapper and any(m.collectives for m in r.micro_batches) for r in rows):
+    if not _communicate(rows):
         return ""
-    losses = {tuple(number(m.loss) for m in row.micro_batches) for row in rows}
-    prints = {tuple(number(m.fingerprint) for m in row.micro_batches) for row in rows}
-    if not len(losses) == len(prints) == 1:
+    if len({_losses_and_data(row) for row in rows}) != 1:
         return INSIDE
     factors = [f for row in rows for m in row.micro_batches for f in map(number, m.sums) if f]
     return next((ADDED_UP.format(f) for f in factors if _is_sum_of_equals(f)), OF_ONE_BATCH)
+
+
+def have_same_tokens(rows: Sequence[StepRecord]) -> bool:
+    """Whether all ranks compute the same losses of the same data, and exchange activations.
+
+    Each rank then shows how these tokens weigh, but for one factor.
+    """
+    different = {_losses_and_data(row) for row in rows}
+    constant = any(m.constant_target for row in rows for m in row.micro_batches)
+    measured = len(different) == 1 and all(None not in pair for pair in next(iter(different)))
+    return measured and not constant and _communicate(rows)
+
+
+def _communicate(rows: Sequence[StepRecord]) -> bool:
+    return all(not r.wrapper and any(m.collectives for m in r.micro_batches) for r in rows)
+
+
+def _losses_and_data(row: StepRecord) -> tuple[tuple[float | None, float | None], ...]:
+    return tuple((number(m.loss), number(m.fingerprint)) for m in row.micro_batches)
 
 
 def _is_sum_of_equals(factor: float) -> bool:

@@ -116,6 +116,11 @@ class ManualAllReduce:
         """Whether all ranks step on a sum of their gradients with known factors."""
         return self.factor is not None or bool(self.factors)
 
+    @property
+    def is_one_factor(self) -> bool:
+        """Whether a number that is not known multiplies the gradients of all micro-batches."""
+        return not (self.is_known or self.early or self.reason in (SEVERAL, COMBINED_ANEW))
+
     def factors_of(self, ranks: int) -> tuple[float, ...]:
         """The factor of each of ``ranks`` ranks."""
         return self.factors or (self.factor or 0.0,) * ranks
