@@ -221,8 +221,9 @@ class ReplicaDrift(Rule):
         record = facts.record
         outside = record.outside or 0
         norms, rates = finite_values(facts, "norm"), finite_values(facts, "lr")
-        if "replica" in record.missing:
-            return not_measured(record.missing["replica"])
+        unknown = [r.missing["replica"] for r in facts.records.values() if "replica" in r.missing]
+        if unknown:  # such as a rank that is in its next Join already
+            return not_measured(unknown[0])
         averaged = record.sync == "averaged"
         if averaged and self._replicas.parts:
             return Doubt("not_measured", SHARED_OUT)
