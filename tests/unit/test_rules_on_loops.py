@@ -850,6 +850,20 @@ def test_a_schedule_that_is_planned_in_other_steps_is_named_when_the_training_en
     assert unfinished(0) is None
 
 
+def test_a_schedule_that_is_planned_for_the_steps_of_all_ranks_is_named() -> None:
+    def unfinished(planned: int) -> Finding | None:
+        left = LeftOpen(60, planned=planned, scheduled=18, trained=36)
+        sent = [record([], 19, skipped=True, post_factor=None, left_open=left) for _ in range(3)]
+        return finding_of("schedule.planned_in_other_steps", facts(*sent))
+
+    finding = unfinished(108)
+    assert finding is not None and "as many as micro-batches ran on all 3 ranks" in finding.summary
+    of_steps = unfinished(55)
+    assert of_steps is not None
+    assert "about as many as optimizer steps were taken on all 3 ranks" in of_steps.summary
+    assert unfinished(144) is None  # of four, not all of which may be data-parallel
+
+
 def rescheduled(total: int, *rates: float, most: int = 1000) -> Finding | None:
     windows = []
     for number, rate in enumerate(rates, 1):

@@ -222,6 +222,7 @@ class Schedule:
     """The LR schedule of an optimizer, and how far it and the training came."""
 
     planned: frozenset[int]  # the numbers of steps for which it may be planned
+    ranks: int = 1  # each of which may make a part of them
     scheduler: weakref.ref[Any] | None = None  # the last that stepped; the next three are of it
     total: int | None = None  # the number after which it has ended
     by_function: bool = False  # read from a function, which may hold other numbers
@@ -245,8 +246,9 @@ class Schedule:
     def unfinished(self, steps: int, largest: int) -> OpenUnfinished | None:
         """At the end of a training of ``steps`` steps: the plan, if it is in another unit.
 
-        It is the number of all micro-batches, or of all steps, and the schedule made far fewer; or
-        that of the steps before and after a resume. Or the plan came to its end in a warm-up.
+        It is the number of all micro-batches, or of all steps, of this rank or of all, and the
+        schedule made far fewer; or that of the steps before and after a resume. Or the plan came to
+        its end in a warm-up.
         ``largest``: micro-batches of the largest window, of which the last may be a part.
         """
         if not self.steps or ends_by_exception():
@@ -264,7 +266,10 @@ class Schedule:
         for planned in sorted(self.planned):
             if self.resumed and abs(planned - done - self.resumed) < 2 <= self.done:
                 return OpenUnfinished(planned, done, trained, self.resumed)
-            close = abs(planned - trained) < max(largest, 2) or abs(planned - steps) < 2
+            close = any(
+                abs(planned - n * trained) < n * max(largest, 2) or abs(planned - n * steps) < 2 * n
+                for n in (1, self.ranks)
+            )
             if close and planned >= max(FEWEST_PLANNED, UNFINISHED * done):
                 return OpenUnfinished(planned, done, trained)
         return None

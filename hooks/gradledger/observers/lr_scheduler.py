@@ -17,6 +17,7 @@ from gradledger.capture.isolation import number_at_once
 from gradledger.capture.open_parts import OpenEvent, Schedule
 from gradledger.capture.open_records import OpenMicroBatch, OpenStep
 from gradledger.observers.base import Observer
+from gradledger.observers.ranks.process_groups import world_size
 
 if TYPE_CHECKING:
     from gradledger.capture.windows import OpenWindows, OptimizerWindow
@@ -122,7 +123,9 @@ class LearningRates(Observer):
 
     @staticmethod
     def _follow(scheduler: Any, window: OptimizerWindow) -> None:
-        schedule = window.schedule = window.schedule or Schedule(frozenset(_planned(scheduler)))
+        if window.schedule is None:
+            window.schedule = Schedule(frozenset(_planned(scheduler)), world_size())
+        schedule = window.schedule
         schedule.done += 1
         if schedule.done == 1:
             schedule.rate_begun = _rate(window)

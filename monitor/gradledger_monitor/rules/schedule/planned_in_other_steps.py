@@ -23,6 +23,11 @@ FIX_STEPPED = """\
 optimizer.step()
 scheduler.step()"""
 
+FIX_OF_RANKS = """\
+# with R ranks, each makes a part of the steps: len() of the loader that has the DistributedSampler
+steps = epochs * math.ceil(len(loader) / K)      # optimizer steps of each rank
+scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr, total_steps=steps)"""
+
 FIX_RISEN = """\
 # plan the schedule for all calls of scheduler.step(): one per epoch, or one per optimizer step
 scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=epochs)
@@ -31,6 +36,7 @@ for epoch in range(epochs):
     scheduler.step()"""
 
 NEAR = 0.02  # of the plan: how far from its end the rate may be lowest
+ABOUT = 0.1  # of the plan: how far the count of all ranks may be from it
 LOW, AGAIN = 0.05, 0.1  # of the highest rate, at its lowest, and risen again
 
 
@@ -39,11 +45,12 @@ class PlannedInOtherSteps(Rule):
 
     **What it sees**
 
-    When the training ends normally: the schedule is planned for as many steps as micro-batches
-    have run, or as many as optimizer steps were taken. It has made at most two thirds of them, and
-    the learning rate is still above a fifth of its highest. The plan is read from ``total_steps``,
-    ``T_max`` or ``total_iters``, and from the numbers that a function of ``LambdaLR`` holds, except
-    for those that are named after a warm-up, an epoch or another part of the training.
+    When the training ends normally: the schedule is planned for as many steps as micro-batches have
+    run, or as many as optimizer steps were taken, on one rank or on all ranks together. It has made
+    at most two thirds of them, and the learning rate is still above a fifth of its highest. The
+    plan is read from ``total_steps``, ``T_max`` or ``total_iters``, and from the numbers that a
+    function of ``LambdaLR`` holds, except for those that are named after a warm-up, an epoch or
+    another part of the training.
 
     And information: the schedule has made more steps than planned, and the rate, lowest where the
     plan ended, has risen again to at least a tenth of its highest. ``CosineAnnealingLR`` rises
@@ -51,15 +58,17 @@ class PlannedInOtherSteps(Rule):
 
     **Why it matters**
 
-    The warm-up takes longer than planned, K times as long if micro-batches were counted, and the
-    learning rate never reaches its end: a run that should end at 0 may end near its highest rate.
-    The loss falls all the same. A schedule that is stepped more often than planned, on every batch
-    instead of once per epoch, goes up and down all the time.
+    The warm-up takes longer than planned, K times as long if micro-batches were counted, R times if
+    the steps of all R ranks were, and the learning rate never reaches its end: a run that should
+    end at 0 may end near its highest rate. The loss falls all the same. A schedule that is stepped
+    more often than planned, on every batch instead of once per epoch, goes up and down all the
+    time.
 
     **What to do**
 
     Plan the schedule in calls of ``scheduler.step()``. With one for each optimizer step, these are
-    the micro-batches of an epoch divided by K and rounded up, times the epochs.
+    the micro-batches of an epoch divided by K and rounded up, times the epochs; on several ranks,
+    the micro-batches of one of them.
 
     **When it is silent**
 
@@ -94,15 +103,18 @@ class PlannedInOtherSteps(Rule):
         if not left.planned or left.resumed or left.warmup:
             return OK
         steps = window.facts.step - 1
+        unit, of_ranks = _unit(left, steps, window.facts.run.world_size)
+        if not unit:
+            return OK
         return finding(
             "warning",
             f"The LR schedule made {left.scheduled:,} of the {left.planned:,} steps of its plan",
             f"The training ended after {counted(steps, 'optimizer step')} and "
             f"{counted(left.trained, 'micro-batch')}. The schedule is planned for "
-            f"{left.planned:,} steps, {_unit(left, steps)}, and has made {left.scheduled:,}: the "
+            f"{left.planned:,} steps, {unit}, and has made {left.scheduled:,}: the "
             "rate changed too slowly, and has not come to its end. If the training was stopped "
             "early, the numbers may agree by chance.",
-            FIX_STEPPED if _of_steps(left, steps) else FIX,
+            FIX_OF_RANKS if of_ranks else FIX_STEPPED if _of_steps(left, steps) else FIX,
             planned_steps=left.planned,
             schedule_steps=left.scheduled,
             optimizer_steps=steps,
@@ -147,7 +159,13 @@ def _of_steps(left: LeftOpen, steps: int) -> bool:
     return abs(left.planned - steps) <= abs(left.planned - left.trained)
 
 
-def _unit(left: LeftOpen, steps: int) -> str:
-    about = "" if left.planned in (steps, left.trained) else "about "
-    unit = "optimizer steps were taken" if _of_steps(left, steps) else "micro-batches ran"
-    return f"{about}as many as {unit}"
+def _unit(left: LeftOpen, steps: int, ranks: int) -> tuple[str, bool]:
+    """What the plan counts, and whether of all ranks; empty if it counts nothing that is known."""
+    units = {"optimizer steps were taken": steps, "micro-batches ran": left.trained}
+    of_ranks = {f"{unit} on all {ranks} ranks": n * ranks for unit, n in units.items() if ranks > 1}
+    counts = units | of_ranks
+    unit = min(counts, key=lambda each: abs(left.planned - counts[each]))
+    if unit in of_ranks and abs(left.planned / counts[unit] - 1) > ABOUT:
+        return "", False
+    about = "" if left.planned in counts.values() else "about "
+    return f"{about}as many as {unit}", unit in of_ranks
