@@ -7,16 +7,19 @@ import math
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gradledger.capture.async_copy import Deferred
 from gradledger.capture.gradient_probe import (
+    ABSENT,
     AccumulatedSample,
     added,
     common_factor,
     is_reused,
     noise,
+    with_zeros,
 )
 from gradledger.capture.open_records import CountedMicroBatch, OpenMicroBatch, OpenStep
 from gradledger.capture.open_terms import OpenTerm
@@ -145,6 +148,7 @@ def test_gradients_that_were_zeroed_have_a_factor_of_zero(before: list[float]) -
         ([0.0, 0.0], [0.0, 0.0], "all sampled gradients are zero"),
         ([1.0, 2.0, 3.0], [2.0, 4.0, 5.0], "not scaled by one number"),
         ([1.0, 1.0], [1.0, -1.0], "not scaled by one number"),
+        ([1.0, 0.0, 2.0], [2.0, 3.0, 4.0], "not scaled by one number"),
     ],
 )
 def test_without_one_factor_there_is_a_reason(
@@ -153,6 +157,18 @@ def test_without_one_factor_there_is_a_reason(
     found = common_factor(before, after, 1e-3)
     assert isinstance(found, str)
     assert reason in found
+
+
+def test_gradients_that_were_absent_are_zeros_of_the_sample() -> None:
+    gradients = [torch.ones(2), torch.zeros(3), torch.ones(1)]
+    sample = Deferred.of([1.0, 2.0, 3.0])
+    marks = [(1, 0), ABSENT, (2, 0)]
+    filled = with_zeros(sample, marks, gradients)
+    assert filled.values() == [1.0, 2.0, 0.0, 0.0, 0.0, 3.0]
+    assert with_zeros(sample, marks, [*gradients[:2], torch.ones(9)]) is sample
+    assert (
+        with_zeros(sample, [(1, 0), ABSENT, (2, 0)], [gradients[0], None, gradients[2]]) is sample
+    )
 
 
 def test_the_noise_of_equal_micro_batches_is_that_of_their_sum() -> None:

@@ -190,6 +190,23 @@ def copy_each(tensors: list[Any], limit: int) -> tuple[Deferred | None, list[int
     return _copy_views([view for view in views if view is not None]), counts
 
 
+def with_zeros(sample: Deferred, marks: list[tuple[int, int]], gradients: list[Any]) -> Deferred:
+    """A sample of these gradients from before the script filled those that were absent."""
+    if len(marks) != len(gradients) or any(gradient is None for gradient in gradients):
+        return sample
+    sizes = [min(COORDINATES, local_part(gradient).numel()) for gradient in gradients]
+    present = sum(size for mark, size in zip(marks, sizes, strict=True) if mark != ABSENT)
+    if sample.tensor is not None or not sample.ready or sample.has_no_copy:
+        return sample  # on a device
+    values = iter(sample.values())
+    if len(sample.values()) != present:
+        return sample
+    pairs = zip(marks, sizes, strict=True)
+    return Deferred.of(
+        [0.0 if mark == ABSENT else next(values) for mark, size in pairs for _ in range(size)]
+    )
+
+
 def _copy_views(views: list[torch.Tensor]) -> Deferred | None:
     """On the CPU, reading the values is faster than copying the tensors."""
     if not views:
@@ -235,7 +252,8 @@ def common_factor(before: list[float], after: list[float], tolerance: float) -> 
     middle = ratios[len(ratios) // 2]
     if not all(abs(r - middle) <= tolerance * abs(middle) for r in ratios):
         return CHANGED
-    return middle
+    added = max((abs(b) for a, b in zip(before, after, strict=True) if a == 0), default=0.0)
+    return CHANGED if added > tolerance * max(map(abs, after)) else middle
 
 
 def is_reused(before: list[float], after: list[float], tolerance: float) -> bool:

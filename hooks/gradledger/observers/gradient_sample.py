@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from gradledger.capture.gradient_probe import ABSENT, with_zeros
 from gradledger.capture.open_records import OpenMicroBatch, OpenStep
 from gradledger.observers import optimizer_steps
 from gradledger.observers.base import Observer
@@ -72,6 +73,9 @@ class GradientSample(Observer):
             last = step.micro_batches[-1]
             if last.sample_after is None and last.micro_batch.number == window.counted_number:
                 last.sample_after = step.sample_at_step  # a step from a hook inside backward
+            if ABSENT in window.marks and last.sample_after is not None:
+                gradients = list(map(window.probe.gradient_of, window.probed_parameters))
+                last.sample_after = with_zeros(last.sample_after, window.marks, gradients)
         if optimizer_steps.steps_on_own_buffers(step, window):
             optimizer_steps.record_own_buffers(step, window)
 
