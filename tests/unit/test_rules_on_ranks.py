@@ -1054,3 +1054,28 @@ def test_what_all_ranks_count_needs_no_division_by_the_ranks_besides(
         assert finding.title == "The gradient is 16 times too small: a factor of the world size"
         assert "what all 4 ranks count, and by 4, the number of ranks" in finding.summary
         assert finding.fix.startswith("# Divide the sum")
+
+
+@pytest.mark.parametrize(
+    ("divisor", "rule"), [(48.0, "reduction.world_size"), (None, "reduction.wrong_denominator")]
+)
+def test_half_of_the_positions_may_have_targets_where_two_ranks_are_averaged_again(
+    divisor: float | None, rule: str
+) -> None:
+    """Of 48 tokens, in batches with 24 positions each."""
+    more = {"size": 24, "divisors": [divisor] if divisor else []}
+    steps = [
+        facts(
+            *[
+                record(
+                    [term(12, 1 / 48, "sum", **more) for _ in range(2)],
+                    number,
+                    sync="averaged",
+                    wrapper="ddp",
+                )
+                for _ in range(2)
+            ]
+        )
+        for number in (1, 2)
+    ]
+    assert set(accused(judged(steps))) == {rule}

@@ -81,7 +81,7 @@ def by_masked_elements(
     alike = {c.pattern for c in wrong if near(c.balance or 0.0)}
     padding = Diagnosis("padding", objective=objective, constant=constant)
     if ignores_targets(objective):
-        return padding if alike <= {"padding"} else None
+        return padding if alike <= {"padding"} and not _averaged_again(facts, objective) else None
     before = list(_shares_before(facts, objective, past, constant))
     shares = [*before, *_shares_now(objective)]
     if len(before) == len(wrong) and _is_constant(shares):
@@ -94,6 +94,17 @@ def by_masked_elements(
     if not _is_ragged(_sizes(objective)) and _may_be_drawn(shares):
         return Diagnosis("unmeasured", MASKED, objective)
     return padding
+
+
+def _averaged_again(facts: StepFacts, objective: Objective) -> bool:
+    """Whether all tokens of the window divide each loss, and averaging the ranks explains B.
+
+    1 / R of all positions may have targets.
+    """
+    scale, ranks = facts.run.declared_scale or 1.0, facts.run.world_size
+    near, count = Near(objective.ledger.balance, facts.tolerance), objective.ledger.tokens
+    divided = all(count in map(number, term.loss_term.divisors) for term in objective.terms)
+    return divided and facts.averaged and near(scale / ranks)
 
 
 def masked_may_count(
