@@ -1079,3 +1079,13 @@ def test_half_of_the_positions_may_have_targets_where_two_ranks_are_averaged_aga
         for number in (1, 2)
     ]
     assert set(accused(judged(steps))) == {rule}
+
+
+def test_weights_that_only_depend_on_the_micro_batch_do_not_differ_between_ranks() -> None:
+    """The ranks have different numbers of tokens in the micro-batches of one number."""
+    ranks = [
+        record([term(count, 1 / whole, "sum") for count, whole in counts], sync="averaged")
+        for counts in (((10, 15), (10, 45)), ((20, 15), (80, 45)))
+    ]
+    found = finding_of("reduction.token_weights_unequal", *ranks)
+    assert found is not None and found.evidence["differ"] == "between micro-batches"

@@ -396,7 +396,10 @@ def _part(entry: Entry, entries: list[Entry], element: str, unit: str, tolerance
 
 
 def _where(entries: Iterable[Entry], tolerance: float) -> str:
-    """Between micro-batches, ranks, or both; else between several losses of a micro-batch."""
+    """Between micro-batches, ranks, or both; else between several losses of a micro-batch.
+
+    Ranks differ only on average if all of them give one micro-batch one weight.
+    """
     by_rank: dict[int, dict[int, list[Entry]]] = {}
     for entry in (e for e in entries if e.tokens):
         by_rank.setdefault(entry.rank, {}).setdefault(entry.micro_batch, []).append(entry)
@@ -404,7 +407,13 @@ def _where(entries: Iterable[Entry], tolerance: float) -> str:
     where = []
     if any(_differ(map(_average, parts.values()), tolerance) for parts in by_rank.values()):
         where.append("between micro-batches")
-    if _differ(map(_average, ranks), tolerance):
+    indices = {index for parts in by_rank.values() for index in parts}
+    alike = where and all(
+        all(index in parts for parts in by_rank.values())
+        and not _differ((_average(parts[index]) for parts in by_rank.values()), tolerance)
+        for index in indices
+    )
+    if _differ(map(_average, ranks), tolerance) and not alike:
         where.append("between ranks")
     return " and ".join(where) or "between the losses of a micro-batch"
 
