@@ -614,3 +614,32 @@ def test_layers_that_stages_draw_from_one_seed_are_not_tied() -> None:
         stage_step(2, [5.1, 0.0, 1.1], [5.2, 0.0, 2.1], shapes=same),
     ]
     assert finding(judged(steps)) is None
+
+
+@pytest.mark.parametrize(
+    ("earlier", "named"),
+    [
+        ([1.0, 1.0], True),
+        ([1.0, 2.0], False),  # drawn from other seeds: other stages, or ranks that start apart
+        ([1.0, 1.0, 1.0, 1.0], False),  # two stages of one shape from one seed, of two pipelines
+    ],
+)
+def test_copies_of_a_stage_should_stay_equal(earlier: list[float], named: bool) -> None:
+    """Of two pipelines, whose last stages are averaged."""
+    steps = []
+    for number in (1, 2):
+        ranks = [record([[]], number) for _ in earlier]
+        for index, (rank, value) in enumerate(zip(ranks, earlier, strict=True)):
+            rank.micro_batches[0].relayed = True
+            rank.replica = Replica(1, [0], [value + index * (number - 1)], [[4, 4]])
+        group = [len(earlier), len(earlier) + 1]
+        last = [
+            record([term(10, 1 / 10)], number, sync="averaged", wrapper="ddp", data_group=group)
+            for _ in group
+        ]
+        for rank in last:
+            rank.replica = Replica(1, [0], [5.0 + number], [[4, 8]])
+        steps.append(facts(*ranks, *last))
+    drift = finding(judged(steps))
+    assert (drift is not None) is named
+    assert drift is None or "Ranks 0, 1 hold no loss" in drift.summary

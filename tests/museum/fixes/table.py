@@ -129,6 +129,7 @@ PLAIN = {
     "ranks/two_of_two_times_ranks": (_WORLD, "reduction.fixes.ONE_OF_BOTH_LESS[ranks]"),
     "ranks/uneven": ("ddp.uneven_microbatches", f"{_MEANS}[ranks]"),
     "ranks/weighted_and_averaged": (_WORLD, "reduction.world_size.FIX_BY_HAND_WEIGHTED"),
+    "ranks4/copies_of_a_stage": (_DRIFT, "ddp.tied_stages.FIX_COPIES"),
     "ranks4/average_of_groups": (_WORLD, "reduction.world_size.FIX_ACROSS_GROUPS"),
     "ranks/parts_entered_alone": (_DRIFT, "ddp.drift_texts.FIX_OF_PARTS"),
     "ranks4/experts_by_their_copies": (_WORLD, "reduction.parts_of_a_model.FIX_PARTS"),

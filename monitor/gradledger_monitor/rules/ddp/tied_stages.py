@@ -1,4 +1,6 @@
-"""Weights that two stages of a pipeline hold together, such as the embedding and the head."""
+"""Weights that two stages of a pipeline hold together, such as the embedding and the head; and
+copies of an earlier stage, one in each of several pipelines.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +11,7 @@ from gradledger_monitor.ingest.schema import Replica
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.step_facts import StepFacts
+from gradledger_monitor.rules.ddp.common import names
 from gradledger_monitor.rules.ddp.replicas import SAME, differ_by
 from gradledger_monitor.rules.rule import finding
 from gradledger_monitor.rules.state import declare
@@ -16,6 +19,12 @@ from gradledger_monitor.rules.state import declare
 FIX = """\
 # after the last backward, on the ranks that hold the tied weights:
 dist.all_reduce(shared.weight.grad, group=tied)    # the sum: each stage has a part of it"""
+
+
+FIX_COPIES = """\
+# after the last backward, on the ranks that hold copies of the stage:
+for parameter in stage.parameters():
+    dist.all_reduce(parameter.grad, group=copies)    # and divide it as those of the last stage"""
 
 
 class _Pair(NamedTuple):
@@ -28,13 +37,17 @@ class TiedStages:
     """Finds the one parameter of an earlier stage that equals one of the last stage at first.
 
     Several are layers that all ranks draw from one seed. So may be one at the same position.
+    As many earlier ranks with equal parameters as there are last stages are copies of one stage.
     """
 
-    state: ClassVar[Mapping[str, Any]] = declare(pairs=list[list[int]], shape=list[int])
+    state: ClassVar[Mapping[str, Any]] = declare(
+        pairs=list[list[int]], shape=list[int], copies=list[list[int]]
+    )
 
     def __init__(self) -> None:
         self.pairs: list[list[int]] = []
         self.shape: list[int] = []
+        self.copies: list[list[int]] = []  # ranks that hold one stage
 
     def add(self, facts: StepFacts) -> Outcome | None:
         """Compare the stages in one step; the finding if what was equal differs."""
@@ -49,13 +62,16 @@ class TiedStages:
             tied = len(pairs) == 1 and pairs[0].earlier != pairs[0].last
             self.pairs = [list(pair) for pair in pairs if tied]
             self.shape = list(own.shapes[own.indices.index(pairs[0].last)]) if tied else []
+            self.copies = _copies(others, facts.run.world_size)
             return None
         for rank, index, other in self.pairs:
             values = [_value(others.get(rank), index), _value(own, other)]
             measured = [value for value in values if value is not None]
             if len(measured) == 2 and differ_by(measured, SAME):
                 return self._apart(rank, index, facts.lowest_rank, other)
-        return None
+        differ = (ranks for ranks in self.copies if _differ([others.get(r) for r in ranks]))
+        ranks = next(differ, None) if facts.averaged else None
+        return None if ranks is None else _copies_apart(ranks, list(facts.records))
 
     def _apart(self, rank: int, index: int, last: int, other: int) -> Outcome:
         shape = " x ".join(map(str, self.shape))
@@ -71,6 +87,37 @@ class TiedStages:
             ranks=[rank, last],
             parameters=[index + 1, other + 1],
         )
+
+
+def _copies(others: Mapping[int, Replica], size: int) -> list[list[int]]:
+    """The groups of ``size`` ranks whose parameters are equal; none of a larger group."""
+    groups: dict[tuple[Any, ...], list[int]] = {}
+    for rank, replica in others.items():
+        shapes = tuple(map(tuple, replica.shapes))
+        groups.setdefault((shapes, *map(float, replica.fingerprints)), []).append(rank)
+    return [ranks for ranks in groups.values() if len(ranks) == size > 1]
+
+
+def _differ(replicas: list[Replica | None]) -> bool:
+    """Whether a parameter differs that all of them have measured."""
+    measured = [replica for replica in replicas if replica is not None]
+    if len(measured) < len(replicas) or len({tuple(r.indices) for r in measured}) > 1:
+        return False
+    columns = zip(*(map(number, r.fingerprints) for r in measured), strict=True)
+    known = [[v for v in column if v is not None] for column in columns]
+    return any(len(each) == len(measured) and differ_by(each, SAME) for each in known)
+
+
+def _copies_apart(ranks: list[int], last: list[int]) -> Outcome:
+    return finding(
+        "error",
+        "Copies of a pipeline stage become different",
+        f"{names(ranks)} hold no loss, and had equal parameters at the first step: "
+        f"copies of one stage. They differ now, while {names(last).lower()}, with the last stage, "
+        "combine their gradients. So the pipelines train different models.",
+        FIX_COPIES,
+        ranks=ranks[:64],
+    )
 
 
 def _equal(rank: int, replica: Replica, own: Replica) -> Iterator[_Pair]:
