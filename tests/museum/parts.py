@@ -332,12 +332,15 @@ class RowsInParts(nn.Module):
     def forward(self, ids: Tensor) -> Tensor:
         """Logits [rows, length, vocabulary]."""
         x = self.embed(ids)
-        x = _Scattered.apply(x) if self.in_parts else x
+        if self.in_parts:
+            x = _Scattered.apply(x)  # type: ignore[no-untyped-call]
         inputs = self.norm(x)
         inputs = gathered(inputs, None, 0) if self.in_parts else inputs
         (first, *second) = [half(inputs) for half in self.halves.values()]
         x = x + (own_sum(first, None) if self.in_parts else first + second[0])
-        logits: Tensor = self.head(_Whole.apply(x) if self.in_parts else x)
+        if self.in_parts:
+            x = _Whole.apply(x)  # type: ignore[no-untyped-call]
+        logits: Tensor = self.head(x)
         return logits
 
 

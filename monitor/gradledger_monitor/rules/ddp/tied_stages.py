@@ -104,8 +104,8 @@ def _differ(replicas: list[Replica | None]) -> bool:
     if len(measured) < len(replicas) or len({tuple(r.indices) for r in measured}) > 1:
         return False
     columns = zip(*(map(number, r.fingerprints) for r in measured), strict=True)
-    known = [[v for v in column if v is not None] for column in columns]
-    return any(len(each) == len(measured) and differ_by(each, SAME) for each in known)
+    values = [[v for v in column if v is not None] for column in columns]
+    return any(len(each) == len(measured) and differ_by(each, SAME) for each in values)
 
 
 def _copies_apart(ranks: list[int], last: list[int]) -> Outcome:
