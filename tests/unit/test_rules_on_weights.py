@@ -230,7 +230,7 @@ def test_a_short_last_batch_is_judged_by_its_share_of_the_epoch(epoch: int, seve
         f"One micro-batch of step {2 * epoch} holds 10 elements, all others hold 40, as the last "
         "batch of an epoch does. Each of its elements counts 4.0 times as much as another: 30.0% "
         "of the weight of the gradient in this step is on the wrong elements, and "
-        f"{percent(0.3 / epoch)} of that in the {epoch} steps since the last short batch."
+        f"{percent(0.3 / epoch)} on average in the {epoch} steps since the last short batch."
     )
 
 

@@ -353,6 +353,7 @@ OF_SOMETHING_ELSE = {
     "clip.after_step.FIX_VALUES": "that of norms, with another function",
     "clip.always_engaged": "the limit of a clip",
     "data.same_order_each_epoch": "the order of the data",
+    "data.same_order_each_epoch.FIX_GENERATOR": "the same",
     "ddp.duplicate_data": "the data of each rank",
     "framework_fixes.FRAMEWORK_FIXES[ddp.duplicate_data][accelerate]": "the same",
     "loop.dropped_windows": "it counts and prints",

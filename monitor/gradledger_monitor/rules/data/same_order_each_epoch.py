@@ -21,6 +21,13 @@ for epoch in range(epochs):
     sampler.set_epoch(epoch)         # DistributedSampler shuffles with seed + epoch
     for batch in loader: ...         # other samplers: set no seed in each epoch"""
 
+FIX_GENERATOR = """\
+# once, before all epochs; seed neither this generator nor PyTorch again in an epoch
+loader = DataLoader(dataset, batch_size, shuffle=True, generator=generator)
+for epoch in range(epochs):
+    for batch in loader: ...
+# with a DistributedSampler: sampler.set_epoch(epoch) in each epoch"""
+
 
 class SameOrderEachEpoch(Rule):
     """Every epoch repeats the order of the previous one.
@@ -97,7 +104,7 @@ class SameOrderEachEpoch(Rule):
             "Every epoch repeats the same order",
             f"The last {repeated:,} micro-batches{some} have the same targets, in the same order, "
             f"as the {repeated:,} before them, although the sampler shuffles.",
-            FIX,
+            FIX if window.facts.run.world_size > 1 else FIX_GENERATOR,
             period=repeated,
         )
 

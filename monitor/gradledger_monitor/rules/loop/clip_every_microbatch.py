@@ -19,6 +19,9 @@ if (i + 1) % K == 0:
     optimizer.zero_grad()"""
 
 
+LEAST_PERCENTAGE = 1e-4
+
+
 class ClipEveryMicrobatch(Rule):
     """Gradients are clipped before the last backward of the window, on a partial sum.
 
@@ -112,7 +115,7 @@ def _by_hand(factors: list[float], total: int) -> Outcome:
         f"The loop itself multiplies the gradients by {by} between the {total} backwards of this "
         f"window, {times}, and by other factors in other windows. A clip by hand of the partial "
         "sums does this. The first micro-batch has "
-        f"{percent(shrunk)} of its size when the last one is added.",
+        f"{_part(shrunk)} of its size when the last one is added.",
         FIX,
         times_scaled=len(factors),
         micro_batches=total,
@@ -124,6 +127,11 @@ def _shrunk(shrunk: float) -> str:
     if shrunk == 1:
         return ""
     return (
-        f" Clips by norm scaled the first micro-batch to {percent(shrunk)} of its size before "
-        "the last one was added."
+        f" Clips by norm scaled the first micro-batch to {_part(shrunk)} of its size before the "
+        "last one was added."
     )
+
+
+def _part(share: float) -> str:
+    """A percentage, or the number itself if that would be 0%."""
+    return percent(share) if share >= LEAST_PERCENTAGE else significant(share)

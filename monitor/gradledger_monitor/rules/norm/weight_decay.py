@@ -151,12 +151,13 @@ class WeightDecay(Rule):
             f"{len(self._early)} steps to {significant(median(self._late))} at the last "
             f"{len(self._late)}.",
             FIX if decoupled or "Adam" in name else with_optimizer(FIX_COUPLED, name),
-            weight_decay=forces.factor,
-            norm_before=self._size,
+            norm_of_parameters_before=self._size,
             norm_of_parameters=forces.size,
             loss_early=median(self._early),
             loss=median(self._late),
             measured_steps=self._in_a_row,
+            # decoupled, it contains the learning rate
+            **{"decay_per_step" if decoupled else "weight_decay": forces.factor},
         )
 
 

@@ -228,7 +228,7 @@ class TokenWeightsUnequal(Rule):
             f"{short.usual:,.0f}, as the last batch of an epoch does. Each of its {element}s "
             f"counts {times(short.relative_weight)} as much as another: {percent(moved)} of the "
             f"weight of the {_whole(facts, objective)} in this step is on the wrong {element}s, "
-            f"and {percent(of_epoch)} of that in the {steps} since the last short batch.",
+            f"and {percent(of_epoch)} on average in the {steps} since the last short batch.",
             without_short_batch(facts, objective),
             objective=objective_name(objective, facts.objectives),
             misallocation=round(objective.ledger.misallocation, 6),
