@@ -313,6 +313,34 @@ def test_losses_of_the_backward_before_and_further_ones_are_a_running_total() ->
         assert finding_of("loop.losses_added_again", facts(record(batches[1:]))) is None
 
 
+@pytest.mark.parametrize(
+    ("norms", "losses", "fresh", "repeated"),
+    [
+        ((0.5, 0.5), (2.0, 2.0), False, True),
+        ((0.5, 0.5), (2.0, 2.0), True, False),  # zeroed in between
+        ((0.5, 0.7), (2.0, 2.0), False, False),  # for other parameters, with inputs=
+        ((0.5, 0.5), (None, None), False, False),  # other rows of a vector
+        ((None, 0.5), (2.0, 2.0), False, False),
+    ],
+)
+def test_backward_again_on_the_same_loss(
+    norms: tuple[float | None, float],
+    losses: tuple[float | None, float | None],
+    fresh: bool,
+    repeated: bool,
+) -> None:
+    loss = term(10, 0.1)
+    step = record([[loss], [dataclasses.replace(loss, again=True)]])
+    for batch, norm, value in zip(step.micro_batches, norms, losses, strict=True):
+        batch.sample_norm, batch.loss, batch.fresh = norm, value, fresh
+    found = finding_of("loop.losses_added_again", facts(step))
+    assert (found is not None) is repeated
+    assert found is None or found.title == "Backward is called again on the same loss"
+    # nothing else is stated of one loss that is differentiated in parts
+    in_parts = norms[0] != norms[1] and losses[0] is not None
+    assert not in_parts or finding_of("reduction.missing_division", facts(step)) is None
+
+
 def begun(
     number: int = 1,
     fresh: bool = True,

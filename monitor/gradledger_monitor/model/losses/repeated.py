@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 
 from gradledger_monitor.ingest.schema import MicroBatch, StepRecord, Term
@@ -10,8 +11,14 @@ from gradledger_monitor.model.losses.names import IndexedMicroBatches
 from gradledger_monitor.model.numbers import number
 
 EQUAL_LOSS = 1e-5  # relative difference of one loss that is computed twice
+SAME_NORM = 1e-3  # relative difference of two norms of one gradient, sent with four digits
 LossKey = tuple[str, int | None]  # the kind of a loss, and its head
 UNREACHED = "backward did not reach this loss node"  # as the hooks report it
+
+IN_PARTS = (
+    "several backwards of the window start from the very same loss, and add different gradients, "
+    "as for other parameters each (inputs=): how often it counts in each parameter is not known"
+)
 
 
 def leaked_losses(applied: IndexedMicroBatches) -> list[int]:
@@ -103,14 +110,46 @@ def adds_again(batches: Sequence[MicroBatch]) -> bool:
     """Whether each backward after the first has all losses of the one before, and further ones.
 
     Of two backwards, the second must add losses of the kinds of the first: another loss may be
-    added to one on purpose. Three that contain each other are a running total.
+    added to one on purpose. Three that contain each other are a running total. Or whether some
+    start from the same loss as the one before, and add the same gradients.
     """
     pairs = list(itertools.pairwise(batches))
+    if repeated_backwards(batches):
+        return True
     return bool(pairs) and all(
         _goes_on(before, after)
         and (len(pairs) > 1 or _kinds_added(after) == _kinds_added(batches[0]))
         for before, after in pairs
     )
+
+
+def repeated_backwards(batches: Sequence[MicroBatch]) -> int:
+    """How many start from the very loss of the one before, and add the same gradients to them."""
+    return sum(map(_add_the_same, _of_one_loss(batches)))
+
+
+def is_differentiated_in_parts(batches: Sequence[MicroBatch]) -> bool:
+    """Whether backwards start from one loss, and add different gradients, as with `inputs=`."""
+    return not all(map(_add_the_same, _of_one_loss(batches)))
+
+
+def _of_one_loss(batches: Sequence[MicroBatch]) -> list[tuple[MicroBatch, MicroBatch]]:
+    """Backwards in succession whose losses are the very same, and whose gradients are added up."""
+    return [
+        (before, after)
+        for before, after in itertools.pairwise(batches)
+        if not after.fresh
+        and 0 < len(terms := _reached(after)) == len(_reached(before))
+        and all(term.again for term in terms)
+        and before.loss is not None
+        and before.loss == after.loss  # else it is no scalar
+    ]
+
+
+def _add_the_same(pair: tuple[MicroBatch, MicroBatch]) -> bool:
+    """Whether the sampled gradients grew alike: a backward for other parameters adds others."""
+    first, second = (number(each.sample_norm) for each in pair)
+    return bool(first and second) and math.isclose(first or 0.0, second or 0.0, rel_tol=SAME_NORM)
 
 
 def _goes_on(before: MicroBatch, after: MicroBatch) -> bool:

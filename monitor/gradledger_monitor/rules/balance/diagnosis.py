@@ -32,7 +32,12 @@ from collections.abc import Sequence
 from gradledger_monitor.ingest.schema import StepRecord
 from gradledger_monitor.model.batch_size import samples_of
 from gradledger_monitor.model.losses.names import have_separate_calls, micro_batches_of
-from gradledger_monitor.model.losses.repeated import has_layer_beside_parts, have_equal_losses
+from gradledger_monitor.model.losses.repeated import (
+    IN_PARTS,
+    has_layer_beside_parts,
+    have_equal_losses,
+    is_differentiated_in_parts,
+)
 from gradledger_monitor.model.objectives import Objective, fair_together
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.balance.beside import smooths_ignored
@@ -133,8 +138,8 @@ CACHED_PARTS = (
     'gradients add up, declare contract="sample"'
 )
 ADDED_AGAIN = (
-    "every backward has one loss more than the one before it: if these are the losses of earlier "
-    "micro-batches, their gradients are added again; call backward on each loss once"
+    "backwards of the window start from losses of the ones before: their gradients are added "
+    "again; call backward on each loss once"
 )
 CHANGED = (
     "the parameters changed between the backwards of the window, or each batch has two of them: "
@@ -207,8 +212,7 @@ def diagnose(facts: StepFacts, past: Sequence[Closed]) -> list[Diagnosis]:
         return [Diagnosis("unmeasured", facts.unmeasured)]
     if facts.factor_unmeasured and facts.step_rate is None:
         return [_without_factor(facts, facts.factor_unmeasured)]
-    intended = weighted_by_design(facts)
-    if intended:
+    if intended := weighted_by_design(facts):
         return [Diagnosis("by_design", intended)]
     if reason := why_no_loss_is_evaluated(facts):
         return [Diagnosis("unmeasured", reason)]
@@ -229,8 +233,7 @@ def diagnose(facts: StepFacts, past: Sequence[Closed]) -> list[Diagnosis]:
     first = _of_main(facts, main, past)
     if first.pattern in ("missing", "partial") and is_multiplied_by_samples(facts, main):
         first = Diagnosis("unmeasured", BY_SAMPLES, main)
-    of_several_losses = facts.parameters_changed or facts.two_of_each_batch
-    if of_several_losses and first.pattern not in FAIR:
+    if (facts.parameters_changed or facts.two_of_each_batch) and first.pattern not in FAIR:
         return [Diagnosis("unmeasured", CHANGED, main)]
     right = [o for o in further if is_right(facts, o)]
     if first.pattern in ("constant", "pending", "sum", "unmeasured"):
@@ -279,6 +282,8 @@ def why_undecided(facts: StepFacts, past: Sequence[Closed]) -> str | None:
     ]
     if any(have_separate_calls(micro_batches_of(facts.applied_by_rank, o.terms)) for o in wrong):
         return SEPARATE_CALLS
+    if wrong and is_differentiated_in_parts(facts.record.micro_batches):
+        return IN_PARTS
     accumulates = any(c.pattern in FAIR and c.micro_batches > 1 for c in past)
     if wrong and not accumulates and all(map(_has_whole_batches, facts.records.values())):
         return WHOLE_BATCHES
@@ -294,8 +299,7 @@ def _has_whole_batches(record: StepRecord) -> bool:
     """
     if record.batches != 1 or record.batch_size is None or len(record.micro_batches) == 1:
         return False
-    samples = {samples_of(micro_batch, record) for micro_batch in record.micro_batches}
-    return samples == {record.batch_size}
+    return {samples_of(m, record) for m in record.micro_batches} == {record.batch_size}
 
 
 def _has_a_loader_for_each_loss(record: StepRecord) -> bool:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from gradledger_monitor.ingest.schema import MicroBatch
 from gradledger_monitor.model.findings import Outcome
+from gradledger_monitor.model.losses.repeated import repeated_backwards
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding
 
 FIX = """\
@@ -26,7 +30,8 @@ class LossesAddedAgain(Rule):
     **What it sees**
 
     In a window, the backward of each micro-batch has all losses of the one before, the very same
-    nodes of the autograd graph, and further ones; and the gradients were not zeroed in between.
+    nodes of the autograd graph, and further ones; and the gradients were not zeroed in between. Or
+    a backward has the losses of the one before, no other ones, and adds the same gradients again.
 
     **Why it matters**
 
@@ -46,7 +51,7 @@ class LossesAddedAgain(Rule):
 
     One graph has several losses, each with its backward; a loss is differentiated twice
     for different parameters, or with the gradients zeroed in between; ``inputs=`` leaves no way
-    back from the earlier losses; some backward adds no loss;
+    back from the earlier losses; a backward adds no loss, and its gradients differ from the last;
     two backwards, of which the second adds a loss of another kind.
 
     **Incidents**
@@ -59,6 +64,8 @@ class LossesAddedAgain(Rule):
     def evaluate(self, window: Window) -> Outcome:
         """Every backward after the first contains all losses of the one before, and more."""
         record = window.facts.record
+        if repeated := repeated_backwards(record.micro_batches):
+            return _of_same_losses(record.micro_batches, repeated)
         if not window.facts.adds_losses_again:
             return OK
         batches = len(record.micro_batches)
@@ -75,3 +82,17 @@ class LossesAddedAgain(Rule):
             micro_batches=batches,
             losses_of_the_last_backward=losses,
         )
+
+
+def _of_same_losses(batches: Sequence[MicroBatch], repeated: int) -> Outcome:
+    starts, adds = ("starts", "adds") if repeated == 1 else ("start", "add")
+    return finding(
+        "error",
+        "Backward is called again on the same loss",
+        f"{repeated:,} of the {len(batches):,} backwards of this window {starts} from the very "
+        f"losses of the one before, and {adds} the same gradients once more: the optimizer applies "
+        "them more than once.",
+        FIX,
+        micro_batches=len(batches),
+        repeated=repeated,
+    )
