@@ -258,13 +258,14 @@ def _report(before: _Batch, now: _Batch) -> Outcome:
     if before.samples and now.samples:
         unit, old, new = "Samples", before.samples, now.samples
     ratio, moved = new / old, _ratio(now.rate, before.rate)
+    first, last = significant(before.rate), significant(now.rate)
+    rates = f"stayed at {last}" if first == last else f"went from {first} to {last}"
     exponent = math.log(moved or 1) / math.log(ratio) + 0.0  # no -0
     return finding(
         "info" if _only_accumulates_more(before, now) else "warning",
         f"The effective batch changes by a factor of {ratio:.3g}, the learning rate does not",
         f"{unit} per step over all ranks went from {old:,} to {new:,}, while the learning rate "
-        f"went from {significant(before.rate)} to {significant(now.rate)}. That is a scaling "
-        f"exponent of {exponent:.2g} (1: linear, 0.5: square root).",
+        f"{rates}. That is a scaling exponent of {exponent:.2g} (1: linear, 0.5: square root).",
         FIX,
         batch_before=old,
         batch=new,
