@@ -280,10 +280,10 @@ def why_undecided(facts: StepFacts, past: Sequence[Closed]) -> str | None:
         for o in facts.objectives
         if not is_fair(facts, o) and not coefficient_explains(facts, o, o.ledger.balance / scale)
     ]
-    if any(have_separate_calls(micro_batches_of(facts.applied_by_rank, o.terms)) for o in wrong):
-        return SEPARATE_CALLS
     if wrong and is_differentiated_in_parts(facts.record.micro_batches):
         return IN_PARTS
+    if any(have_separate_calls(micro_batches_of(facts.applied_by_rank, o.terms)) for o in wrong):
+        return SEPARATE_CALLS
     accumulates = any(c.pattern in FAIR and c.micro_batches > 1 for c in past)
     if wrong and not accumulates and all(map(_has_whole_batches, facts.records.values())):
         return WHOLE_BATCHES
