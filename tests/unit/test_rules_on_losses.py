@@ -279,7 +279,37 @@ def test_another_loss_is_back_near_its_start_only() -> None:
     stays = evaluation([loss for level in levels for loss in level])
     error = finding("loss.diverging", stays)
     assert stays.verdict == "broken" and error is not None
-    assert "median of 500 over the last 5 steps. At the start" in error.summary
+    assert "median of 500 over the last 20 steps. At the start" in error.summary
     back = evaluation([loss for level in [*levels, [2.0] * 60] for loss in level])
     error = finding("loss.diverging", back)
     assert error is not None and error.lifecycle == "resolved"
+
+
+@pytest.mark.parametrize("kind", ["NllLossBackward0", SQUARED_ERROR])
+def test_what_a_model_had_learnt_before_it_diverged_is_regained_or_lost(kind: str) -> None:
+    learnt, up = [2.3 * 0.98**n + 0.05 for n in range(100)], [4e5, 5e5] * 6
+    for level, lifecycle in ((2.3, "ongoing"), (1.0, "ongoing"), (0.4, "resolved")):
+        result = evaluation([*learnt, *up, *[level, 1.05 * level] * 40], kind)
+        error = finding("loss.diverging", result)
+        assert error is not None and error.lifecycle == lifecycle
+        assert (result.verdict == "broken") == (lifecycle == "ongoing")
+        if lifecycle == "ongoing":
+            assert error.title == "The training loss diverged"
+            assert "the lowest median was 0.4" in error.summary
+
+
+def test_a_little_that_was_learnt_may_be_lost_too() -> None:
+    learnt, up = [2.3 - 0.004 * n for n in range(100)], [4e5, 5e5] * 15
+    guesses = evaluation([*learnt, *up, *[2.29, 2.3] * 40], "NllLossBackward0")
+    assert guesses.verdict == "broken"
+    noise = [2.3 + 0.1 * (n % 7 - 3) / 3 for n in range(100)]  # nothing is learnt, or lost
+    back = evaluation([*noise, *up, *noise], "NllLossBackward0")
+    error = finding("loss.diverging", back)
+    assert error is not None and error.lifecycle == "resolved"
+
+
+def test_a_cross_entropy_that_explodes_in_the_first_steps_is_not_the_start() -> None:
+    exploded = evaluation([2.3, *[3e4, 5e4, 4e4] * 20], "NllLossBackward0")
+    assert exploded.verdict == "broken"
+    easy = evaluation([0.2, *[3.5, 3.6] * 30], "NllLossBackward0")  # a first batch of padding
+    assert finding("loss.diverging", easy) is None

@@ -6,6 +6,7 @@ import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from statistics import median
+from typing import NamedTuple
 
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.step_facts import StepFacts
@@ -18,7 +19,10 @@ from gradledger_monitor.rules.state import declare
 
 LEAST = 1.0  # a loss below it has not diverged, however small it was at the start
 UNLEARNT = 0.5  # of the decrease from the start to the best: above it, the loss has risen back
+REGAINED = 0.2  # of that decrease: below it, what had been learnt is regained after a divergence
+Z = 3.5  # modified z-score above which a loss is out of the range of the best steps
 RISEN = 3.0  # times the largest loss of the start, from which the rise is dated
+JUMP = 10.0  # times the first cross entropy (of 1): one above it is not that of an untrained model
 HARDER = (
     " The model has unlearnt, or what it is trained on is harder than before: more classes, longer "
     "masks, mixed or noisy examples."
@@ -30,6 +34,41 @@ FIX = """\
 for group in optimizer.param_groups:
     group["lr"] /= 10                # before the first step: schedules start from it
 torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)"""
+
+
+class _Level(NamedTuple):
+    """What a model had learnt: its lowest median, and that of the start."""
+
+    best: float
+    start: float
+    deviation: float = 0.0  # median absolute deviation of the lowest
+
+    @property
+    def decrease(self) -> float:
+        return self.start - self.best
+
+    @property
+    def range(self) -> float:
+        """How far above the lowest median a loss is still in its range."""
+        return Z / 0.6745 * self.deviation
+
+    @property
+    def regained(self) -> float:
+        """The loss from which on the model has learnt again what it had."""
+        return self.best + max(REGAINED * self.decrease, self.range)
+
+
+class _Far(NamedTuple):
+    """Losses that are compared with a multiple of the largest of the start."""
+
+    what: str
+    last: Sequence[float]
+    highest: float
+    times: float
+
+    @property
+    def limit(self) -> float:
+        return self.times * max(LEAST, self.highest)
 
 
 class Diverging(Rule):
@@ -52,10 +91,13 @@ class Diverging(Rule):
       times the largest of the first 5 steps (of 1, if that is smaller). Otherwise it is
       information: examples that become harder raise the loss, too.
 
-    The first two remain until the median of these steps is below 3 times the largest loss of the
-    first 5 steps (of 1, if that is smaller); of a cross entropy, below the middle, or below the
-    largest of the start if the model had learnt nothing. Single low losses are no recovery, nor is
-    a model that guesses where it had learnt.
+    A cross entropy above 10 times the first one (of 1, if that is smaller) is none of the start.
+
+    The first two remain until what the model had learnt is regained: the median of 20 steps is
+    within a fifth of the decrease from the start to the best median before, or in the range of the
+    best steps. If it had learnt nothing, the median must be below 3 times the largest loss of the
+    first 5 steps (of 1, if that is smaller); of a cross entropy, below the largest. Single low
+    losses are no recovery, nor is a model that guesses where it had learnt.
 
     **Why it matters**
 
@@ -102,8 +144,9 @@ class Diverging(Rule):
         _negative=bool,
         _sizes=list[int],
         _count=int,
-        _highest=float,
+        _first=list[float],
         _recent=deque[float],
+        _before=float,
         _entropies=int,
         _start=list[float],
         _last=deque[float],
@@ -121,8 +164,9 @@ class Diverging(Rule):
         self._negative = False  # some loss was below 0
         self._sizes: list[int] = []  # of batches whose examples are the classes; two at most
         self._count = 0  # losses
-        self._highest = 0.0  # of the losses at the start
-        self._recent: deque[float] = deque(maxlen=self.stays)
+        self._first: list[float] = []  # losses at the start
+        self._recent: deque[float] = deque(maxlen=max(self.unlearnt, self.stays, self.span))
+        self._before = math.inf  # lowest median of ``span`` among the recent ones before the rise
         # of cross entropies per token
         self._entropies = 0
         self._start: list[float] = []
@@ -145,7 +189,7 @@ class Diverging(Rule):
         self._note_onset(window, loss)
         self._count += 1
         if self._count <= self.start:
-            self._highest = max(self._highest, loss)
+            self._first.append(loss)
         self._recent.append(loss)
         entropy = None if self._has_other_classes(facts) else _entropy_per_token(facts)
         if entropy is not None:
@@ -172,9 +216,10 @@ class Diverging(Rule):
 
     def _note_onset(self, window: Window, loss: float) -> None:
         """Remember what changed when the loss left the range of its start."""
-        is_up = self._count >= self.start and loss > RISEN * max(LEAST, self._highest)
+        is_up = self._count >= self.start and loss > RISEN * max(LEAST, *self._first)
         if is_up and not (self._is_up or self._diverged):
             self._onset.note(window)
+            self._before = self._lowest_median()
         self._is_up = is_up
 
     def _has_other_classes(self, facts: StepFacts) -> bool:
@@ -192,45 +237,58 @@ class Diverging(Rule):
 
         A cross entropy has its limits, which show whether it is back.
         """
-        back = (self.times if is_entropy else RISEN) * max(LEAST, self._highest)
-        return self._far_above("loss", list(self._recent), self._highest, self.times, back)
+        highest, start = max(self._first), median(self._first)
+        last = list(self._recent)
+        before = _Level(min(start, self._before), start)
+        back = (self.times if is_entropy else RISEN) * max(LEAST, highest)
+        if not is_entropy and before.decrease >= LEARNT * start:
+            back = before.regained
+        far = _Far("loss", last[-self.stays :], highest, self.times)
+        return self._far_above(far, last[-self.span :], back, before.best)
+
+    def _lowest_median(self) -> float:
+        """The lowest median of as many losses in a row as a best median takes."""
+        losses = list(self._recent)
+        ends = range(len(losses), self.span - 1, -self.span)
+        return min((median(losses[end - self.span : end]) for end in ends), default=math.inf)
 
     def _far_above(
-        self, what: str, last: Sequence[float], highest: float, times: float, back: float
+        self, far: _Far, latest: Sequence[float], back: float, best: float
     ) -> Outcome | None:
-        """Each of the last losses above ``times`` the highest of the start, and not falling.
+        """Each of the last losses above a multiple of the highest of the start, and not falling.
 
-        Once that is reported, it remains until their median has come down to ``back``.
+        Once that is reported, it remains until the median of the latest has come down to ``back``.
         """
-        limit = times * max(LEAST, highest)
-        loss = median(last)
-        if min(last) > limit and not (_falls(last) and not self._diverged):
-            loss = last[-1]
+        loss, limit = median(latest), far.limit
+        if min(far.last) > limit and not (_falls(far.last) and not self._diverged):
+            loss, title = far.last[-1], "The training loss diverges"
             stated = (
-                f"The {what} is {significant(loss)}, and has been above {significant(limit)} for "
-                f"at least {counted(len(last), 'step')}."
+                f"The {far.what} is {significant(loss)}, and has been above {significant(limit)} "
+                f"for at least {counted(len(far.last), 'step')}."
             )
         elif self._is_far and loss > back:
             above = f", above {significant(limit)}" if loss > limit else ""
+            title = "The training loss diverges" if above else "The training loss diverged"
             stated = (
-                f"The {what} has a median of {significant(loss)} over the last "
-                f"{counted(len(last), 'step')}{above}."
+                f"The {far.what} has a median of {significant(loss)} over the last "
+                f"{counted(len(latest), 'step')}{above}."
             )
         else:
             return None
-        lowest, best = "", dict[str, float]()
-        if back < highest:
-            lowest = f", and the lowest median was {significant(self._best)}"
-            best["loss_best"] = self._best
+        lowest, evidence = "", dict[str, float]()
+        if back < far.highest:
+            lowest = f", and the lowest median was {significant(best)}"
+            evidence["loss_best"] = best
         return finding(
             "error",
-            "The training loss diverges",
-            f"{stated} At the start it was at most {significant(highest)}{lowest}.{self._cause()}",
+            title,
+            f"{stated} At the start it was at most {significant(far.highest)}{lowest}."
+            f"{self._cause()}",
             FIX,
             loss=loss,
-            loss_start=highest,
+            loss_start=far.highest,
             since=self._onset.step or None,
-            **best,
+            **evidence,
             **self._onset.evidence,
         )
 
@@ -244,7 +302,10 @@ class Diverging(Rule):
 
     def _add_entropy(self, entropy: float) -> None:
         self._entropies += 1
-        if len(self._start) < self.start:
+        is_first = self._entropies == 1
+        if is_first or (
+            self._entropies <= self.start and entropy <= JUMP * max(LEAST, self._start[0])
+        ):
             self._start.append(entropy)
         self._last.append(entropy)
         if self._entropies % self.span == 0:
@@ -268,9 +329,12 @@ class Diverging(Rule):
         last = list(self._last)[-self.entropy_stays :]
         if len(last) < self.entropy_stays:
             return None
-        highest = max(self._start)
-        back = min(highest, self._middle()) if self._has_learnt() else highest
-        return self._far_above("mean cross entropy", last, highest, self.entropy_times, back)
+        back = highest = max(self._start)
+        best = _Level(min(highest, self._best), median(self._start), self._deviation)
+        if best.decrease > best.range:
+            back = min(highest, best.regained)
+        far = _Far("mean cross entropy", last, highest, self.entropy_times)
+        return self._far_above(far, list(self._last)[-self.span :], back, best.best)
 
     def _has_learnt(self) -> bool:
         start = median(self._start)
@@ -281,8 +345,8 @@ class Diverging(Rule):
             return None
         last, start = list(self._last)[-self.unlearnt :], median(self._start)
         now = median(last)
-        z = 0.6745 * (now - self._best) / (self._deviation or LEAST * 1e-3)
-        has_risen = z > 3.5 and not _falls(last)
+        has_risen = now - self._best > (Z / 0.6745) * (self._deviation or LEAST * 1e-3)
+        has_risen = has_risen and not _falls(last)
         if not self._has_learnt() or not (has_risen or self._diverged):
             return None
         onset = self._onset.step
