@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from pathlib import Path
 
 import pytest
@@ -71,6 +70,17 @@ MANUAL = (
         "super().__init__()\n", "super().__init__()\n        self.automatic_optimization = False\n"
     )
     .replace("# at: backward step zero_grad", "# at: zero_grad")
+)
+DEFINED_AGAIN = LIGHTNING.replace(  # as in a cell of a notebook that is run again
+    "\nclass Module(LightningModule):",
+    """
+class Module(LightningModule):
+    def training_step(self, batch, index):
+        return nn.functional.mse_loss(*batch)
+
+earlier = Module
+
+class Module(LightningModule):""",
 )
 TRAINER = """
 import torch
@@ -147,6 +157,7 @@ SCRIPTS = {
     "lightning": ("lightning.pytorch", LIGHTNING),
     "pytorch_lightning": ("pytorch_lightning", LIGHTNING),
     "a loss that the return changes": ("lightning.pytorch", CHANGED),
+    "a module that is defined again": ("lightning.pytorch", DEFINED_AGAIN),
     "manual optimisation": ("lightning.pytorch", MANUAL),
     "transformers": ("transformers", TRAINER),
     "transformers, a model head": ("transformers", HEAD),
@@ -160,7 +171,6 @@ def test_the_lines_are_those_of_the_user(
     pytest.importorskip(package)
     monkeypatch.chdir(tmp_path)
     call_sites._packages.clear()
-    gc.collect()  # classes of earlier scripts: among several, which one trains is not known
     path = tmp_path / "train.py"
     path.write_text(script.replace("PACKAGE", package))
     with recording() as kept:

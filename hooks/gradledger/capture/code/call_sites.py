@@ -16,7 +16,7 @@ from __future__ import annotations
 import linecache
 import sys
 import sysconfig
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
@@ -66,6 +66,9 @@ _STANDARD_LIBRARY = tuple(
     for separator in ("/", "\\")
 )
 _SCRIPT = ""  # instead of the name of a package
+_NO_FRAMEWORK = (_SCRIPT, "torch", "gradledger")
+# Methods of frameworks that run a backward: of the module or the trainer that trains.
+_METHODS_OF_OWNERS = frozenset(("backward", "training_step"))
 
 # By file name: the package that a file belongs to, ``_SCRIPT``, or None for code without a source.
 _packages: dict[str, str | None] = {}
@@ -79,6 +82,7 @@ class CallSite(NamedTuple):
     instruction: int  # ``f_lasti``
     via: str  # the package that makes the call for the script: "accelerate"; "" if PyTorch
     caller: CallSite | None = None  # of the function of the script that contains it
+    owners: tuple[type, ...] = ()  # classes whose method of a framework runs this backward
 
 
 class LocatedCall(NamedTuple):
@@ -203,22 +207,34 @@ def nearest_call_site(frame: FrameType | None) -> CallSite | None:
     With the calls around it: a helper of the script calls backward for others.
     """
     sites: list[CallSite] = []
+    owners: list[type] = []
     via = ""
     for _ in range(MOST_FRAMES):
         package = None if frame is None else _package_of(frame)
         if frame is None or package is None or (sites and package != _SCRIPT):
             break
         if package == _SCRIPT and not _is_without_lines(frame.f_code):
-            shown = "" if via in ("torch", "gradledger") else via
+            shown = "" if via in _NO_FRAMEWORK else via
             sites.append(CallSite(frame.f_code, frame.f_lineno or 0, frame.f_lasti, shown))
             if len(sites) > MOST_CALLERS:
                 break
+        elif package not in _NO_FRAMEWORK:
+            owners += _owners(frame)
         via = package
         frame = frame.f_back
     site = None
     for outer in reversed(sites):
         site = outer._replace(caller=site)
-    return site
+    return site._replace(owners=tuple(owners)) if site and owners else site
+
+
+def _owners(frame: FrameType) -> Iterator[type]:
+    """The class of the object whose method runs, and of its model, if this trains."""
+    code = frame.f_code
+    if code.co_name in _METHODS_OF_OWNERS and code.co_varnames[:1] == ("self",):
+        owner = frame.f_locals.get("self")
+        model = getattr(owner, "__dict__", {}).get("model")
+        yield from (type(each) for each in (owner, model) if each is not None)
 
 
 def _is_without_lines(code: CodeType) -> bool:

@@ -115,7 +115,7 @@ class ScriptSources:
     def _losses_for_framework(self, site: CallSite) -> list[tuple[CallSite, Span]]:
         """What the method that the script defines for a framework returns as the loss."""
         for method in _METHODS.get(site.via, ()):
-            code = method.of_script()
+            code = method.of_script(site.owners)
             if code is not None:
                 text = "\n".join(self._lines_of(site.code.co_filename))
                 if any(option in text for option in method.unless):
@@ -249,14 +249,20 @@ class _Method(NamedTuple):
     only_named: bool = False  # they may return something else: the loss is what has that name
     unless: tuple[str, ...] = ()  # options in the script with which the framework computes the loss
 
-    def of_script(self) -> CodeType | None:
-        """The method that the script defines, if there is exactly one."""
-        kind = getattr(sys.modules.get(self.module), self.base, None)
+    def of_script(self, owners: Iterable[type]) -> CodeType | None:
+        """The method that the script defines, if there is exactly one.
+
+        Of the class that trains, if that is known: a notebook may define it several times.
+        """
+        base = getattr(sys.modules.get(self.module), self.base, None)
+        if not isinstance(base, type):
+            return None
+        training = [each for each in owners if issubclass(each, base)]
         codes = {
             function.__code__
-            for each in (_subclasses(kind) if isinstance(kind, type) else ())
-            for function in map(vars(each).get, self.names)
-            if inspect.isfunction(function) and is_script(function.__code__, each.__module__)
+            for each in training or _subclasses(base)
+            for function in (inspect.getattr_static(each, name, None) for name in self.names)
+            if inspect.isfunction(function) and is_script(function.__code__, function.__module__)
         }
         return codes.pop() if len(codes) == 1 else None
 
