@@ -475,7 +475,7 @@ def no_twenty_tokens(window: Window) -> Outcome | None:
 class WaitsThenStates(Rule):
     """One more window is needed at first, and then another reason holds."""
 
-    reasons = (ONE_MORE, "the true reason", "a later one")
+    reasons = (ONE_MORE, "an earlier one", "the true reason")
 
     def evaluate(self, window: Window) -> Outcome:
         return not_measured(self.reasons[window.facts.step - 1])
@@ -487,10 +487,21 @@ class WaitsForLong(WaitsThenStates):
     reasons = ("needs 30 steps", "the GradScaler skipped this step", "needs 30 steps")
 
 
+class WaitsAgain(WaitsThenStates):
+    """After a gap, one more window is needed again."""
+
+    reasons = (ONE_MORE, "the true reason", ONE_MORE)
+
+
 @pytest.mark.parametrize(
-    ("rule", "shown"), [(WaitsThenStates, "the true reason"), (WaitsForLong, "needs 30 steps")]
+    ("rule", "shown"),
+    [
+        (WaitsThenStates, "the true reason"),
+        (WaitsForLong, "needs 30 steps"),
+        (WaitsAgain, "the true reason"),
+    ],
 )
-def test_a_window_that_was_waited_for_replaces_the_reason(rule: type[Rule], shown: str) -> None:
+def test_the_reason_is_that_of_the_last_window_that_has_one(rule: type[Rule], shown: str) -> None:
     course = steps((3, RIGHT))
     state = RunState(course[0].run, rules=[rule], history_rules=[])
     for each in course:

@@ -51,7 +51,8 @@ class RuleOutcomes:
             return
         if isinstance(outcome, Withdrawal):
             self._withdraw()
-        self.strongest = stronger(self.strongest, outcome)
+        first = self.strongest
+        self.strongest = outcome if _replaces(first, outcome) else stronger(first, outcome)
         if self.last_finding is not None and outcome.status == "ok":
             self.ok_windows += 1
             if self.ok_windows >= RESOLVED_AFTER:
@@ -177,14 +178,21 @@ class RuleOutcomes:
 def stronger(first: Outcome | None, second: Outcome) -> Outcome:
     """Of two outcomes of one rule, the one that coverage shows; the first of equal ones.
 
-    That one more window is needed is no reason any more once that window has another one. Of
-    doubts, the last one is of the most that is known.
+    That one more window is needed is no reason where there is another one. Of doubts, the last one
+    is of the most that is known.
     """
     if first is None or (isinstance(second, Doubt) and first.status == "ok"):
         return second
     if _strength(second) == _strength(first):
         return second if isinstance(second, Doubt) or first.reason == ONE_MORE else first
     return second if _strength(second) > _strength(first) else first
+
+
+def _replaces(first: Outcome | None, second: Outcome) -> bool:
+    """Whether a later step has another reason why the rule is not measured: the first is stale."""
+    if first is None or isinstance(first, Failure) or second.reason == ONE_MORE:
+        return False
+    return first.status == second.status == "not_measured"
 
 
 def _strength(outcome: Outcome) -> tuple[int, int]:
