@@ -29,6 +29,7 @@ CodeRole = Literal[
     Op,
     "backward",
     "scaled_backward",  # of a loss that a GradScaler scaled
+    "idle_backward",  # to the parameters of an optimizer that never stepped, beside this one
     "loss",
     "step",
     "zero_grad",

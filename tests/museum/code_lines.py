@@ -16,6 +16,7 @@ from museum.labels import Piece
 CALLS = {
     "backward": {"backward"},
     "scaled_backward": {"backward"},
+    "idle_backward": {"backward"},
     "step": {"step"},
     "zero_grad": {"zero_grad"},
     "clip_norm": {"clip_grad_norm_"},

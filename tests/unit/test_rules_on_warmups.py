@@ -57,6 +57,17 @@ def test_a_schedule_of_an_optimizer_that_never_stepped_is_a_warning() -> None:
     assert not elsewhere(40, None)
 
 
+def test_a_rate_that_is_copied_from_another_schedule_now_and_then_withdraws_the_finding() -> None:
+    def judged_with(last_rate: float) -> set[str]:
+        steps: list[dict[str, Any]] = [{"elsewhere": 40, "rate_elsewhere": 0.02, "lr": 0.1}]
+        steps.append({"lr": last_rate})
+        records = [record([term(8, 1 / 8)], 40 + n, **fields) for n, fields in enumerate(steps)]
+        return {f.rule for f in judged([facts(each) for each in records]).findings}
+
+    assert "schedule.of_another_optimizer" not in judged_with(0.02)
+    assert "schedule.of_another_optimizer" in judged_with(0.1)  # the other optimizer was dropped
+
+
 @pytest.mark.parametrize(("step", "schedule_steps"), [(9, 10), (11, 9)])
 def test_few_steps_of_a_schedule_are_no_finding(step: int, schedule_steps: int) -> None:
     assert elsewhere(10, 10) and not elsewhere(step, schedule_steps)

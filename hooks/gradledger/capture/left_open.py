@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from gradledger.capture.async_copy import values_soon
+from gradledger.capture.code.script_sources import BACKWARDS
 from gradledger.capture.gradient_probe import copy_coordinates
 from gradledger.capture.layers.parameter_names import names_of
 from gradledger.capture.open_parts import OpenUnfinished, ends_by_exception
@@ -100,7 +101,8 @@ def _step_beside(
     """
     for each in (idle, beside):
         each.code.stop()
-    beside.code.unsent += idle.code.take()
+    backwards = [call for call in idle.code.take() if call.role in BACKWARDS]
+    beside.code.unsent += [call._replace(role="idle_backward") for call in backwards]
     names = names_of(idle.optimizer.param_groups, search=False)
     reached = {id(p) for p in idle.parameters() if p.grad is not None}
     named = [name for key, name in names.items() if key in reached]

@@ -33,6 +33,7 @@ MAX_OPTIMIZERS = 4_096
 CodeRole = Literal[
     "backward",
     "scaled_backward",
+    "idle_backward",
     "loss",
     "step",
     "zero_grad",

@@ -35,6 +35,7 @@ MOST = 6  # locations of one finding
 LABELS: Mapping[CodeRole, str] = {
     "backward": "backward",
     "scaled_backward": "backward of the scaled loss",
+    "idle_backward": "backward, and no step",
     "loss": "loss",
     "step": "optimizer step",
     "zero_grad": "gradients zeroed",

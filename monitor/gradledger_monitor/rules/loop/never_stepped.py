@@ -85,7 +85,7 @@ class NeverStepped(Rule):
     textbook (a counter that starts again with each epoch)
     """
 
-    points_at = ("backward", "scaled_backward")
+    points_at = ("idle_backward", "backward", "scaled_backward")
     precondition = AT_THE_END
 
     def evaluate(self, window: Window) -> Outcome:

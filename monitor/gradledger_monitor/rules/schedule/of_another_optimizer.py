@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from gradledger_monitor.model.findings import Outcome
+from collections.abc import Mapping
+
+from gradledger_monitor.model.findings import Outcome, Withdrawal
 from gradledger_monitor.model.numbers import number
-from gradledger_monitor.rules.definition import Parameter
+from gradledger_monitor.rules.definition import DEFAULTS, Parameter
 from gradledger_monitor.rules.framework_fixes import with_optimizer
 from gradledger_monitor.rules.number_text import counted, significant
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_applicable
 from gradledger_monitor.rules.schedule.rates import learning_rates
+from gradledger_monitor.rules.state import declare
+
+NONE = "no LR schedule of an optimizer that it was created in place of"
 
 FIX = """\
 # the scheduler is created after the optimizer that steps, and again if that is created again
@@ -38,10 +43,11 @@ class OfAnotherOptimizer(Rule):
     **When it is silent**
 
     The first optimizer has stepped: a phase of the training may have ended, on purpose or not. The
-    rate of the optimizer that steps has moved, as in a loop that copies it from the other, or an
-    LR scheduler steps for it, too. The first one is of another class, or each of the two holds
-    parameters that the other does not: it may begin later. The scheduler stepped more often than
-    micro-batches ran; the hooks do not observe it, as those of other libraries.
+    rate of the optimizer that steps has moved, as in a loop that copies it from the other every few
+    steps, which withdraws the finding, or an LR scheduler steps for it, too. The first one is of
+    another class, or each of the two holds parameters that the other does not: it may begin later.
+    The scheduler stepped more often than micro-batches ran; the hooks do not observe it, as those
+    of other libraries.
 
     **Incidents**
 
@@ -51,15 +57,24 @@ class OfAnotherOptimizer(Rule):
     points_at = ("schedule", "step")
     needed = Parameter(10, "steps of the optimizer, and of the schedule")
 
+    state = declare(_rates=list[float])
+
+    def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
+        super().__init__(thresholds)
+        self._rates: list[float] = []  # that the finding states
+
     def evaluate(self, window: Window) -> Outcome:
         """A schedule of an optimizer that this one was created again in place of."""
         facts, record = window.facts, window.facts.record
         rates = [rate for each in learning_rates(record) if (rate := number(each)) is not None]
         other = number(record.rate_elsewhere)
         if record.elsewhere is None or other is None or not rates:
-            return not_applicable("no LR schedule of an optimizer that it was created in place of")
+            if self._rates and rates and rates != self._rates:
+                return Withdrawal("not_applicable", "the learning rate follows another schedule")
+            return not_applicable(NONE)
         if min(record.elsewhere, record.step) < self.needed:
             return OK
+        self._rates = rates
         at = f"a learning rate of {significant(rates[0])}"
         if len(rates) > 1:
             at = f"the same learning rates ({significant(rates[0])} in the first parameter group)"
