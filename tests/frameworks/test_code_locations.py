@@ -71,6 +71,10 @@ MANUAL = (
     )
     .replace("# at: backward step zero_grad", "# at: zero_grad")
 )
+SOMETIMES_CHANGED = LIGHTNING.replace("  # at: loss", "").replace(
+    '        return {"loss": loss}',
+    "        if index > 9:\n            loss = loss * 2\n        return loss  # at: loss",
+)
 DEFINED_AGAIN = LIGHTNING.replace(  # as in a cell of a notebook that is run again
     "\nclass Module(LightningModule):",
     """
@@ -157,6 +161,7 @@ SCRIPTS = {
     "lightning": ("lightning.pytorch", LIGHTNING),
     "pytorch_lightning": ("pytorch_lightning", LIGHTNING),
     "a loss that the return changes": ("lightning.pytorch", CHANGED),
+    "a loss that is sometimes changed": ("lightning.pytorch", SOMETIMES_CHANGED),
     "a module that is defined again": ("lightning.pytorch", DEFINED_AGAIN),
     "manual optimisation": ("lightning.pytorch", MANUAL),
     "transformers": ("transformers", TRAINER),

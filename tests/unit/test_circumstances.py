@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from gradledger.records import Event, MicroBatch, Replaced, StepRecord
+from gradledger.records import Event, MicroBatch, Replaced, Resumed, StepRecord
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.circumstances import changed_at, report_of, sentence_of
 from gradledger_monitor.rules.rule import Window
@@ -118,6 +118,8 @@ def test_a_micro_batch_that_makes_most_of_the_gradient_is_named_with_its_share()
 def test_a_resume_is_named() -> None:
     loaded = step(7, 1.0, events=[Event("load_state", 0)])
     assert sentence(*CALM, loaded) == "At step 7, the state of the optimizer was loaded."
+    prepared = step(7, 1.0, events=[Event("load_state", 0)], resumed=Resumed(loaded=True))
+    assert sentence(*CALM, prepared) == ""
     replaced = step(7, 1.0, replaced=Replaced(0, 12))
     assert sentence(*CALM, replaced) == (
         "At step 7, this optimizer took over parameters that another one had trained for 12 steps."

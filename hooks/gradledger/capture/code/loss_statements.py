@@ -109,7 +109,10 @@ def loss_of_call(
 
 def loss_returned(function: Function | None, only_named: bool = False) -> Loss | None:
     """The loss that a function returns: the one named ``loss``, or else, unless ``only_named``,
-    the value itself or the first of several; None if it returns a loss at several places."""
+    the value itself or the first of several; None if it returns a loss at several places.
+
+    If it is not certain which statements built it, the expression that is returned.
+    """
     if function is None:
         return None
     definition = next(iter(getattr(function.tree, "body", ())), None)
@@ -123,6 +126,8 @@ def loss_returned(function: Function | None, only_named: bool = False) -> Loss |
     ((node, loss),) = losses
     built = _built(function, _path_to(function.tree, node.lineno), loss)
     name = _inner(loss)
+    if built is None and loss is not None:
+        return Loss([function.span(loss)], None)  # which statements built it is not certain
     if built is None or loss is None or loss is name or not isinstance(name, ast.Name):
         return built
     return Loss([*built.spans, function.span(loss)], built.parameter)  # return loss / K

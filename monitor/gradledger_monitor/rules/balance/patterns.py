@@ -159,7 +159,9 @@ class Closed(NamedTuple):
 
 
 def _resumed(facts: StepFacts) -> str:
-    if facts.own_calls("load_state"):
+    resumed = facts.record.resumed
+    is_empty = resumed is not None and not resumed.trained  # as where Accelerate prepares it
+    if facts.own_calls("load_state") and not is_empty:
         return "the state of the optimizer was loaded"
     replaced = facts.record.replaced
     if replaced is None:
