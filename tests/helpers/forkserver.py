@@ -9,8 +9,9 @@ with its exit status.
 A program begins in the state of ``python PROGRAM`` right after its imports; a service has what it
 computes once for its pages. It has its own environment, working directory, ``sys.argv``,
 ``sys.path``, streams and session, and imports the ``sitecustomize`` of its ``PYTHONPATH``. At its
-end it waits for threads, calls ``atexit`` functions and flushes its streams; the modules are torn
-down only if ``teardown`` is set, because that copies torch's pages for 0.4 s.
+end it waits for threads, calls ``atexit`` functions and flushes its streams. The finalizers of
+what the server imported are called and the modules torn down only if ``teardown`` is set, because
+that copies torch's pages for a second.
 """
 
 from __future__ import annotations
@@ -30,10 +31,14 @@ import subprocess
 import sys
 import tempfile
 import threading
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, NoReturn
+
+from helpers import stand_in
+from helpers.stand_in import start
 
 SERVERS = {
     "service": ("gradledger_monitor.cli", "gradledger_monitor.app", "helpers.page_caches"),
@@ -77,7 +82,7 @@ class Python:
             "cwd": str(cwd or Path.cwd()),
             "teardown": teardown,
         }
-        self._server = _request(_folder() / server, request, [writers[0], writers[-1]])
+        self._server = start(_folder() / server, request, [writers[0], writers[-1]])
         for writer in writers:
             os.close(writer)
         readers = [open(reader, errors="replace") for reader, _ in pipes]  # noqa: SIM115
@@ -175,7 +180,7 @@ def executable(folder: Path, server: str = "training") -> Path:
     with which torchrun starts ranks.
     """
     path = folder / "python"
-    command = shlex.join([sys.executable, "-IS", __file__, str(_folder() / server)])
+    command = shlex.join([sys.executable, "-IS", stand_in.__file__, str(_folder() / server)])
     path.write_text(f'#!/bin/sh\nexec {command} "$@"\n')
     path.chmod(0o755)
     return path
@@ -209,37 +214,8 @@ def _folder() -> Path:
     return Path(os.environ[FOLDER])
 
 
-def _request(server: Path, request: dict[str, Any], streams: list[int]) -> socket.socket:
-    """Start a program; its process id and then its exit status are the lines of the answer."""
-    connection = socket.socket(socket.AF_UNIX)
-    connection.connect(str(server))
-    socket.send_fds(connection, [b"."], streams)
-    connection.sendall(json.dumps(request).encode() + b"\n")
-    return connection
-
-
 def _read(stream: io.TextIOWrapper, into: dict[io.TextIOWrapper, str]) -> None:
     into[stream] = stream.read()
-
-
-# ---------------------------------------------------------------------- in the executable
-
-
-def _stand_in(server: str, *arguments: str) -> int:
-    """Run a program as a fork in place of this process; its exit status."""
-    env = dict(os.environ)
-    if arguments[0] == "-u":  # the option with which torchrun starts Python
-        arguments, env["PYTHONUNBUFFERED"] = arguments[1:], "1"
-    request = {"arguments": arguments, "env": env, "cwd": os.getcwd(), "teardown": False}
-    with _request(Path(server), request, [1, 2]) as connection, connection.makefile("r") as answers:
-        program = int(answers.readline())
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda number, _: os.kill(program, number))
-        status = int(answers.readline())
-    if status < 0:
-        signal.signal(-status, signal.SIG_DFL)
-        os.kill(os.getpid(), -status)
-    return status
 
 
 # ---------------------------------------------------------------------- in the server
@@ -312,6 +288,8 @@ def _run(request: dict[str, Any], streams: Sequence[int]) -> None:
         gc.unfreeze()  # the tear-down collects everything, else C++ modules report leaks
         _execute(*request["arguments"])
     else:
+        for finalizer in weakref.finalize._registry:  # type: ignore[attr-defined]
+            finalizer.atexit = False  # of torch's operators: half the time of a short program
         _execute_and_exit(request["arguments"])
 
 
@@ -381,7 +359,3 @@ def _open_streams(streams: Sequence[int]) -> None:
         )
         setattr(sys, name, text)
         setattr(sys, f"__{name}__", text)
-
-
-if __name__ == "__main__":
-    sys.exit(_stand_in(*sys.argv[1:]))

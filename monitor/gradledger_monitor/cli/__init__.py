@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import NoReturn
+from functools import cache
+from typing import Any, NoReturn
 
 import typer
 from sqlalchemy.exc import DatabaseError
@@ -58,10 +59,16 @@ app.add_typer(db.app, name="db")
 app.command()(config)
 
 
+@cache
+def command() -> Callable[..., Any]:
+    """The command line; reading the signatures of all commands takes 50 ms."""
+    return typer.main.get_command(app)
+
+
 def main() -> None:
     """Run the command line. A mistake of the caller exits with one line on standard error."""
     try:
-        status = app(prog_name="gradledger", standalone_mode=False)
+        status = command()(prog_name="gradledger", standalone_mode=False)
     except typer.Abort:
         _fail("gradledger: interrupted", INTERRUPTED)
     except DatabaseError as error:
