@@ -90,10 +90,14 @@ class Recording:
     """What would be sent, kept in this process and read as late as possible."""
 
     steps: list[OpenStep] = field(default_factory=list)
+    _resolved: list[tuple[OpenStep, bytes]] = field(default_factory=list)
 
     def lines(self) -> list[bytes]:
-        """The records on the wire."""
-        return [encode(step.resolve()) for step in self.steps]
+        """The records on the wire. Each is resolved once, as in a training."""
+        for index, step in enumerate(self.steps):
+            if index >= len(self._resolved) or self._resolved[index][0] is not step:
+                self._resolved[index:] = [(step, encode(step.resolve()))]
+        return [line for _, line in self._resolved[: len(self.steps)]]
 
     def records(self, optimizer: int = 0) -> list[schema.StepRecord]:
         """What a service accepts of one optimizer, in order."""
