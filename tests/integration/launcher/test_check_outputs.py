@@ -6,7 +6,6 @@ import json
 import re
 import shutil
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -57,7 +56,7 @@ def test_the_line_the_commit_and_what_differs_from_it_are_in_the_output(
     commit = git(tmp_path, "rev-parse", "HEAD")
 
     def checked() -> tuple[str, dict[str, Any]]:
-        done = launch("check", "--json", "v.json", "--", sys.executable, str(script), CLASSIC, "4")
+        done = launch("check", "--json", "v.json", "--", "python", str(script), CLASSIC, "4")
         return done.stderr, json.loads((tmp_path / "v.json").read_text())
 
     text, verdict = checked()
