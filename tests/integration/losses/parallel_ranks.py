@@ -30,7 +30,7 @@ from helpers.training import (
 )
 
 RANKS = 2
-STEPS = 8
+STEPS = 4
 
 Loop = Any  # of a model, its data, and whether to be right
 

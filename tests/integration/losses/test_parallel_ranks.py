@@ -14,7 +14,7 @@ from helpers.pytorch import FSDP2_ON_A_CPU, since
 from helpers.ranks import play
 from helpers.training import accused, facts_of, judged, steps_of
 
-RANKS, STEPS = 2, 8
+RANKS, STEPS = 2, 4
 UNEQUAL = "reduction.token_weights_unequal"
 COSTS = {"hsdp": {"ddp.missing_no_sync": 2}}  # it reduces each time, which FSDP may mean
 

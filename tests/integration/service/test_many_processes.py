@@ -26,7 +26,7 @@ from helpers.service import Service, running_service
 from integration.alerts.conftest import messages, sending_to
 
 RUNS = [f"run-{n}" for n in range(9)]
-STEPS = 160
+STEPS = 80
 PER_BATCH = 8
 
 # which process holds the claim on which run: its id is in its name in the database
