@@ -60,6 +60,7 @@ class ScriptSources:
         except OSError:  # it was removed
             self._folder = Path("/")
         self._lines: dict[str, tuple[str, ...]] = {}
+        self._paths: dict[str, str] = {}
         self._with_returns: set[str] = set()  # files whose lines end with CRLF, or some of them
 
     def locate(self, calls: Sequence[LocatedCall]) -> list[CodeLocation]:
@@ -176,6 +177,11 @@ class ScriptSources:
         """
         if filename.startswith("<") or "ipykernel" in filename:
             return _cell_name(filename, self._lines_of(filename))
+        if filename not in self._paths:
+            self._paths[filename] = self._path_of_file(filename)
+        return self._paths[filename]
+
+    def _path_of_file(self, filename: str) -> str:
         path = Path(os.path.normpath(self._folder / filename))
         home = Path(os.path.expanduser("~"))
         for folder, prefix in ((self._folder, ""), (repository(path.parent), ""), (home, "~/")):
