@@ -148,7 +148,7 @@ def test_a_loop_that_counts_tokens_without_a_gradient_is_not_accused() -> None:
         return tokens(batch), count(window) / tokens(batch)
 
     recorded = Recording()
-    train_logits(Hinge, mean_weighed_by_its_tokens, recording(recorded), steps=24)
+    train_logits(Hinge, mean_weighed_by_its_tokens, recording(recorded), steps=32)
     assert answer(recorded) == ({}, "incomplete")
     reasons = [facts.unmeasured or "" for facts in recorded.facts()]
     (reason, *_) = [each for each in reasons if "some rows of its input got no gradient" in each]
