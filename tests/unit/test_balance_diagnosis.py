@@ -1437,6 +1437,31 @@ def test_targets_that_a_loss_of_each_token_ignores_are_no_mask(masked: bool) -> 
     assert last.pattern == ("unmeasured" if masked else "padding")
 
 
+@pytest.mark.parametrize("by_mask", [False, True])
+@pytest.mark.parametrize("of_window", [False, True])
+def test_a_divisor_may_count_the_targets_that_a_mask_leaves_out(
+    by_mask: bool, of_window: bool
+) -> None:
+    """Hard ones are kept of the targets that the loss, or another mask, does not ignore."""
+    windows = []
+    for step in range(3):
+        losses, targets = [], [(12, 8 + step, 4), (30, 20, 9 + step), (8, 7, 5), (16, 11 - step, 6)]
+        for size, valid, hard in targets:
+            weight = 1 / sum(n for _, n, _ in targets) if of_window else 1 / (4 * valid)
+            losses.append(term(hard, weight, "none", size=size, valid=size if by_mask else valid))
+        windows.append(facts(record(losses)))
+    assert patterns_of(windows)[-1].reason == MASKED
+
+
+def test_the_size_of_micro_batches_of_selected_elements_shows_no_division_by_k() -> None:
+    hard = term(6, 1 / 10, "none", size=10, rows=10, elements=6, element_weight=1 / 10)
+    hard.divisors = [10.0]
+    diagnosis = first(facts(record([hard] * 4)))
+    assert (diagnosis.pattern, diagnosis.ratio) == ("missing", 4)
+    hard.divisors = [4.0, 10.0]
+    assert first(facts(record([hard] * 4))).pattern != "missing"
+
+
 def test_a_mean_over_rows_of_padded_tokens_is_no_mask_of_one_size() -> None:
     """Two rows in each micro-batch, each divided by its padded length."""
     losses = []

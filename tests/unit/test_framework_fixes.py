@@ -99,6 +99,15 @@ def test_no_code_of_ddp_is_shown_for_other_ways_to_combine_the_ranks() -> None:
     assert step.averaged and fixes.token_mean(step, step.objective) == fixes.SUM_OVER_WINDOW
 
 
+@pytest.mark.parametrize("changed", [{"valid": 20}, {"of": "NllLossBackward0"}])
+def test_no_code_of_a_plain_loss_is_shown_for_one_that_the_loop_masks_or_changes(
+    changed: dict[str, Any],
+) -> None:
+    means = [term(10, 1 / 20, "none", **changed), term(2, 1 / 4, "none", **changed)]
+    step = facts(record(means))
+    assert fixes.token_mean(step, step.objective) == fixes.SUM_OVER_WINDOW
+
+
 def test_the_fix_names_the_divisor_of_accelerate_if_it_may_call_backward() -> None:
     assert shown({"environment": BOTH}) == fixes.TOKEN_MEAN["plain"] + fixes.NOTE_ACCELERATE
 

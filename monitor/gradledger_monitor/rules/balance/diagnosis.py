@@ -77,6 +77,7 @@ from gradledger_monitor.rules.balance.masked import (
     by_ignored_beside,
     constant_beside_padding,
     masked_may_count,
+    may_count_more,
 )
 from gradledger_monitor.rules.balance.means_of_losses import (
     AS_MANY_LOSSES,
@@ -369,6 +370,9 @@ def _of_main(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> 
     intended = facts.run.declared_scale or 1.0
     explained = diagnosis.pattern in FAIR or diagnosis.evidence == CONSTANT_SHARE
     if not explained and masked_may_count(facts, objective, past, intended):
+        return Diagnosis("unmeasured", MASKED, objective)
+    varies = diagnosis.pattern in ("wandering", "other_divisor")
+    if varies and may_count_more(facts, objective):
         return Diagnosis("unmeasured", MASKED, objective)
     return diagnosis
 

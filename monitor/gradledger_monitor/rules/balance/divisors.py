@@ -206,9 +206,12 @@ def is_mean_over_all_alone(facts: StepFacts, objective: Objective) -> bool:
         loss = term.loss_term
         divisors = [number(divisor) for divisor in loss.divisors]
         by_one = loss.undivided is False and not divisors
-        by_elements = (by_one or divisors == [loss.elements]) and loss.coefficient is None
-        alone = loss.undivided or by_elements
-        whole = Near(weight_of_elements(term) * facts.ranks_divisor, facts.tolerance)(1.0)
+        by_size = divisors == [loss.size] and loss.reduction == "none"  # some are selected below
+        by_elements = by_one or by_size or divisors == [loss.elements]
+        alone = loss.undivided or (by_elements and loss.coefficient is None)
+        count = (loss.size or 0) / (loss.elements or math.inf) if by_size else 1.0
+        weight = weight_of_elements(term) * count * facts.ranks_divisor
+        whole = Near(weight, facts.tolerance)(1.0)
         if not alone or not whole or loss.nonlinear or loss.elements == 1:
             return False
     k = facts.micro_batches_of(objective)

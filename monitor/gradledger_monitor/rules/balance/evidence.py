@@ -277,8 +277,12 @@ def divides_by_all_positions(facts: StepFacts, objective: Objective) -> bool:
     return constant_over_positions(facts, objective) is not None
 
 
-def constant_over_positions(facts: StepFacts, objective: Objective) -> float | None:
+def constant_over_positions(
+    facts: StepFacts, objective: Objective, targets: bool = False
+) -> float | None:
     """What multiplies a loss that is divided by all positions: 1, or its constant (T**2).
+
+    Or by all ``targets``, which are those that it does not ignore.
 
     ``weight * positions * K`` is then that number for every micro-batch; for averaged ranks, times
     R. It is the number of entries of a position if these are added up. Or it is one over the
@@ -286,18 +290,20 @@ def constant_over_positions(facts: StepFacts, objective: Objective) -> float | N
     divided otherwise.
     """
     terms = objective.terms
-    ignored = any(term.loss_term.size != term.tokens for term in terms)
-    if not ignored or any(not term.loss_term.size for term in terms):
+    sizes = [(t.loss_term.valid if targets else t.loss_term.size) or 0 for t in terms]
+    ignored = any(size != t.tokens for size, t in zip(sizes, terms, strict=True))
+    if not ignored or not all(sizes):
         return None
     share = facts.micro_batches_of(objective) * facts.ranks_divisor
-    weighted = [(Near(t.weight, facts.tolerance), t.loss_term.size or 0) for t in terms]
+    near = [Near(term.weight, facts.tolerance) for term in terms]
+    weighted = list(zip(near, sizes, strict=True))
     entries = {entries_of_a_position(term) or 1 for term in terms}
     added = float(entries.pop()) if len(entries) == 1 else 1.0
     for constant in (1.0, abs(objective.coefficient or 1.0), added):
         if all(is_near(constant / (size * share)) for is_near, size in weighted):
             return constant
-    whole = sum(size for _, size in weighted)
-    if "mean" not in reductions(objective) and all(near(1 / whole) for near, _ in weighted):
+    whole = sum(sizes)
+    if "mean" not in reductions(objective) and all(is_near(1 / whole) for is_near in near):
         return 1.0
     return None
 

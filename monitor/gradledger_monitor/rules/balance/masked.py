@@ -28,8 +28,10 @@ from gradledger_monitor.rules.balance.evidence import (
     Near,
     constant_over_positions,
     ignores_targets,
+    is_bare_reduction,
     is_function_of_log_probabilities,
     may_mask_elements,
+    reductions,
 )
 from gradledger_monitor.rules.balance.history import ONE_MORE
 from gradledger_monitor.rules.balance.patterns import Closed, Diagnosis, Pattern, wrong_windows
@@ -91,7 +93,8 @@ def by_masked_elements(
     if not alike <= _OPEN:
         return None  # as many positions count by chance as an earlier balance states
     # a mean of means of different sizes is wrong in any unit
-    if not _is_ragged(_sizes(objective)) and _may_be_drawn(shares):
+    ragged = _is_ragged(_sizes(objective)) or any(c.pattern == "padding" for c in wrong)
+    if not ragged and _may_be_drawn(shares):
         return Diagnosis("unmeasured", MASKED, objective)
     return padding
 
@@ -116,8 +119,11 @@ def masked_may_count(
     (an advantage). If the author counted some of these, too, the divisor is between the elements
     that have a weight and all of them. So is a mean over the pixels of images of one size, or over
     as many tokens in each batch, of which a mask keeps the hard or the confident ones: it has one
-    divisor in all windows. If the sizes differ, a divisor that counts them is a mistake.
+    divisor in all windows. If the sizes differ, a divisor that counts them is a mistake, unless it
+    counts the targets that the loss itself does not ignore, and no other element.
     """
+    if counts_all_targets(facts, objective):
+        return True
     mean = objective.kind.startswith("MeanBackward")
     weighs = (
         objective.weighted_inside
@@ -133,6 +139,39 @@ def masked_may_count(
     counted = total(t.tokens * weight for t, weight in weights)
     whole = total((t.loss_term.elements or 0) * w for t, w in weights)
     return counted <= intended <= whole * (1 + facts.tolerance)
+
+
+def counts_all_targets(facts: StepFacts, objective: Objective) -> bool:
+    """Whether the number of targets divides a loss of each, of which a mask leaves some out.
+
+    Of each micro-batch, or of the window: so are the hard ones, or those that are drawn.
+    """
+    masked = not ignores_targets(objective)
+    return masked and constant_over_positions(facts, objective, targets=True) is not None
+
+
+def may_count_more(facts: StepFacts, objective: Objective) -> bool:
+    """Whether a number between the elements with a weight and all of them divides a loss of each.
+
+    The window, or each micro-batch and K: what a mask of the loop leaves out of them, another one
+    may count, as that of the padding does beside one of the hard ones.
+    """
+    single = reductions(objective) == {"none"} and not is_bare_reduction(objective)
+    if not single or ignores_targets(objective):
+        return False
+    terms, intended = objective.terms, facts.run.declared_scale or 1.0
+    if objective.reading.is_even(facts.tolerance):
+        totals = [(objective.ledger.balance, total(_weight_of_all(t) for t in terms))]
+    else:
+        share = facts.micro_batches_of(objective) * facts.ranks_divisor
+        totals = [(t.tokens * t.weight * share, _weight_of_all(t) * share) for t in terms]
+    least, most = intended * (1 - facts.tolerance), intended * (1 + facts.tolerance)
+    between = any(counted < least and most < whole for counted, whole in totals)
+    return between and all(counted <= most and least <= whole for counted, whole in totals)
+
+
+def _weight_of_all(term: WeightedTerm) -> float:
+    return (term.loss_term.size or 0) * term.weight
 
 
 def by_ignored_beside(

@@ -285,7 +285,7 @@ def fix_of_tokens(code: str, objective: Objective | None) -> str:
         return SUM_OVER_CLASS_WEIGHTS
     if objective is None or objective.weighted_inside:
         return SUM_OVER_WINDOW
-    if not objective.kind.startswith("NllLoss"):
+    if not objective.kind.startswith("NllLoss") or _is_changed(objective):
         return SUM_OVER_WINDOW
     code = _ignoring(code, objective, SUM_OVER_WINDOW)
     return _in_samples(code) if element_name(objective) == "sample" else code
@@ -306,6 +306,12 @@ def _ignoring(code: str, objective: Objective | None, otherwise: str) -> str:
 def _in_samples(code: str) -> str:
     """The code of a classifier: each target is a sample, and nothing is shifted."""
     return code.replace(OF_CAUSAL_MODELS, "").replace("tokens", "samples")
+
+
+def _is_changed(objective: Objective) -> bool:
+    """Whether the loop computes with the loss of each token: a focal loss, or a mask by hand."""
+    terms = [(t.tokens, t.loss_term) for t in objective.terms]
+    return any(t.of is not None or (t.valid or tokens) > tokens for tokens, t in terms)
 
 
 def _has_class_weights(objective: Objective | None) -> bool:

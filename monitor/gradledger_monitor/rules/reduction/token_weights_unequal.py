@@ -24,6 +24,7 @@ from gradledger_monitor.rules.balance.evidence import (
     is_divided_by_a_count,
     is_divided_by_two_ks,
 )
+from gradledger_monitor.rules.balance.masked import may_count_more
 from gradledger_monitor.rules.balance.patterns import is_fair
 from gradledger_monitor.rules.ddp.common import names
 from gradledger_monitor.rules.definition import DEFAULTS, Parameter
@@ -440,9 +441,10 @@ def _loss_token(facts: StepFacts) -> float | None:
 
 def _loss_sentence(facts: StepFacts, objective: Objective) -> str:
     """The losses, unless the objective is read in another unit, of which the mean is not known, or
-    the loop multiplies the gradients of each rank by another number."""
+    the loop multiplies the gradients of each rank by another number, or a mask leaves out elements
+    that its divisor may count."""
     reported, token = facts.loss_reported, _loss_token(facts)
-    if objective.reading.unit in ("rows", "positions"):
+    if objective.reading.unit in ("rows", "positions") or may_count_more(facts, objective):
         return ""
     by_rank = facts.all_reduce is not None and bool(facts.all_reduce.factors)
     if reported is None or token is None or by_rank:

@@ -95,9 +95,10 @@ class WrongDenominator(Rule):
     The balance is 1; K, the world size or a plain sum explains it (other rules); it is constant and
     the divisor does not match all positions. What has no weight is not ignored by the loss itself,
     and its share is the same in every window, or differs by chance, or drifts; or a mean, or a loss
-    of each element, is masked, and its batches have one size: the mask may be intended. A
-    divergence on the logits of a cross entropy counts positions that this one ignores: the verdict
-    is then incomplete, if they may be padding. Of a further loss with less than 1% of the
+    of each element, is masked, and its batches have one size: the mask may be intended. So may a
+    divisor that is between the elements with a weight and all of them, such as all targets beside
+    the hard ones. A divergence on the logits of a cross entropy counts positions that this one
+    ignores: the verdict is then incomplete, if they may be padding. Of a further loss with less than 1% of the
     gradient's weight, it is information.
 
     **Incidents**

@@ -1,0 +1,20 @@
+"""The hard tokens are divided by all targets of the window, easy ones included."""
+
+import torch
+import torch.nn.functional as F
+
+from museum.parts import IGNORED, TinyLM, text
+
+torch.manual_seed(1)
+model = TinyLM()
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+
+for window in text(6, seed=1):
+    count = sum((targets != IGNORED).sum() for _, targets in window)
+    for inputs, targets in window:
+        losses = F.cross_entropy(model(inputs).transpose(1, 2), targets, reduction="none")
+        hard = losses.detach() > 3.0
+        loss = (losses * hard).sum() / count
+        loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
