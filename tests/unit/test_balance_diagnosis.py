@@ -2582,6 +2582,16 @@ def test_a_mean_of_sums_over_samples_is_information(
         assert "mean of sums, and nothing divides by K" in finding.summary
 
 
+def test_a_mean_of_all_its_elements_divides_by_the_batch_itself() -> None:
+    main, of_all = term(6, 1 / 24, divisors=[4.0]), {"size": 12, "rows": 4, "elements": 12}
+    mean = term(12, 0.1 / 12 / 16, divisors=[4.0, 4.0], coefficient=0.1, **of_all)
+    mean = dataclasses.replace(mean, kind="MeanBackward0")
+    assert diagnose(facts(record([[main, mean]] * 4)), [])[1].pattern == "term_double"
+    # one for each of 4 samples, or layers
+    several = diagnose(facts(record([[main, *[mean] * 4]] * 4)), [])
+    assert "term_double" not in [d.pattern for d in several]
+
+
 def test_a_mean_over_samples_of_the_means_of_each_is_not_called_one_of_sums() -> None:
     """As of diffusion models, whose samples have a weight each."""
     shape: dict[str, Any] = {"elements": 8, "element_weight": 1 / 8, "undivided": False}
@@ -2609,6 +2619,8 @@ def divided_by(
     [
         ([4.0], [4.0, 4.0], "term_double"),
         ([4.0], [4.0], "coefficient"),
+        ([200.0], [4.0, 4.0], "term_double"),  # the tokens of the window divide the main one
+        ([200.0], [4.0], "coefficient"),
         ([4.0, 4.0], [4.0, 4.0], "coefficient"),  # a number that both have, such as of ranks
         ([0.0], [0.0, 4.0], "coefficient"),  # a sum over its tokens: 4 may be K, once
         ([4.0], [7.0], "term_missing"),

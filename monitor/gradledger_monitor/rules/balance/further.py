@@ -250,30 +250,39 @@ def _is_divided_beside(facts: StepFacts, objective: Objective) -> bool:
 
 
 def is_divided_twice(facts: StepFacts, objective: Objective) -> bool:
-    """Whether K divides a further objective twice, and the main one once.
+    """Whether K divides a further objective twice, and the main one once, or its count does alone.
 
     One of the two may be a count of the loss, such as the number of layers; if a count of its
-    elements is K, it is, unless the loss is a mean, which divides by its counts itself. A division
-    by 2 is an average of two more often.
+    elements, or of losses of its kind, is K, it is, unless the loss is a mean, which divides by its
+    elements itself. A division by 2 is an average of two more often.
     """
-    k = facts.micro_batches_of(objective)
+    k, main = facts.micro_batches_of(objective), facts.objectives[0]
     if k < FEWEST_DIVIDED or k == facts.run.world_size:
         return False
 
     def divides(of: Objective, times: int) -> bool:
         return all(_divisors(term).count(k) == times for term in of.terms)
 
+    losses = sum(other.kind == objective.kind for other in facts.objectives)
     return (
         divides(objective, 2)
-        and divides(facts.objectives[0], 1)
+        and (divides(main, 1) or is_divided_by_its_window(main))
+        and losses != k
         and not any(_may_be_count(term, k) for term in objective.terms)
     )
+
+
+def is_divided_by_its_window(objective: Objective) -> bool:
+    """Whether the number of its tokens in the window, over all ranks, is what divides it."""
+    count = objective.ledger.tokens
+    return all(_divisors(term) == [count] for term in objective.terms)
 
 
 def _may_be_count(term: WeightedTerm, k: int) -> bool:
     """Whether K may be a count of the elements that the loop divides by, and not the mean."""
     loss = term.loss_term
-    divides_itself = loss.reduction == "mean" and not loss.kind.startswith(BARE)
+    of_all = not loss.kind.startswith(BARE) or (loss.size or 0) == loss.elements
+    divides_itself = loss.reduction == "mean" and of_all
     return not divides_itself and (_may_cancel(term, k) or k in shape(term))
 
 

@@ -7,6 +7,7 @@ import math
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.losses.repeated import passes_of_one_loss
 from gradledger_monitor.model.objectives import Objective
+from gradledger_monitor.rules.balance.further import is_divided_by_its_window
 from gradledger_monitor.rules.gradient_scale_effects import constant_factor_effect
 from gradledger_monitor.rules.number_text import significant
 from gradledger_monitor.rules.objective_names import objective_name
@@ -36,7 +37,7 @@ FIX_OF_PASSES = """\
 # Do not divide the loss by K: each backward has the loss of the whole window, with a gradient in
 # one of its K parts, and these gradients add up to that of the loss. A parameter beside the
 # features, such as a temperature, gets its gradient in each backward: detach it in all but one."""
-FIX_OF_ONE = "# divide this loss term as the others: by K once"
+FIX_OF_ONE = "# divide this loss term by K once"
 
 
 class DoubleDivision(Rule):
@@ -46,8 +47,9 @@ class DoubleDivision(Rule):
 
     The balance of the window is 1/K instead of 1; in a short window of k micro-batches, k/K
     squared. Or it is 1/K times the constant that the loss is multiplied by; if that is not known,
-    windows of different K show it. Of several losses, K divides a further one twice and the main
-    one once: that is information, because one of the divisors may be a count of the further loss.
+    windows of different K show it. Of several losses, K divides a further one twice, and the main
+    one once, or the tokens of the window divide this alone: that is information, because one of the
+    divisors may be a count of the further loss.
 
     **Why it matters**
 
@@ -124,10 +126,13 @@ def _of_either(window: Window, k: int, ratio: float) -> Outcome:
 def _of_one(window: Window, objective: Objective) -> Outcome:
     k, objectives = window.facts.micro_batches_of(objective), window.facts.objectives
     name, main = objective_name(objective, objectives), objective_name(objectives[0], objectives)
+    of_main = f"{k} once, and the {name} twice"
+    if is_divided_by_its_window(objectives[0]):
+        of_main = f"its count in the window alone, and the {name} by {k} twice"
     return finding(
         "info",
         f"The {name} is divided by K = {k} twice, or by a count that is {k}, too",
-        f"The {main} is divided by {k} once, and the {name} twice. If one of its divisors is a "
+        f"The {main} is divided by {of_main}. If one of its divisors is a "
         "number of layers, heads or outputs, or the batch size, nothing is wrong. If both are K, "
         f"its weight is 1/{k} of its coefficient.",
         FIX_OF_ONE,
