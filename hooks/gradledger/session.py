@@ -22,7 +22,7 @@ from urllib.parse import quote
 from gradledger import guard, identity, provenance
 from gradledger.autostart import activity
 from gradledger.autostart.path.gradledger_autostart import reach_stage
-from gradledger.capture.code import work_tree
+from gradledger.capture.code import call_sites, work_tree
 from gradledger.capture.open_records import OpenStep
 from gradledger.capture.recorder import Recorder
 from gradledger.capture.step_sampling import StepSampler
@@ -228,6 +228,8 @@ class Session:
     def _run_record(self) -> RunRecord:
         assert self._run is not None
         self._run.optimizers = self.recorder.windows.names
+        if call_sites.is_called_by_fabric():
+            self._run.environment[call_sites.FABRIC] = "in use"
         commit = provenance.commit()  # reads files, so not on the training thread
         if commit is not None:
             self._run.environment["commit"] = commit

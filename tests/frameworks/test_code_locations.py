@@ -156,8 +156,23 @@ COMPUTED_ELSEWHERE = (
 rows = """,
     )
 )
+FABRIC = """\
+import torch
+import torch.nn.functional as F
+from PACKAGE import Fabric
+
+fabric = Fabric(accelerator="cpu", devices=1)
+plain = torch.nn.Linear(4, 2)
+model, optimizer = fabric.setup(plain, torch.optim.SGD(plain.parameters(), lr=0.1))
+for _ in range(4):
+    loss = F.cross_entropy(model(torch.randn(2, 4)), torch.tensor([0, 1]))  # at: loss
+    fabric.backward(loss)  # at: backward
+    optimizer.step()  # at: step
+    optimizer.zero_grad()  # at: zero_grad
+"""
 SCRIPTS = {
     "accelerate": ("accelerate", ACCELERATE),
+    "fabric": ("lightning.fabric", FABRIC),
     "lightning": ("lightning.pytorch", LIGHTNING),
     "pytorch_lightning": ("pytorch_lightning", LIGHTNING),
     "a loss that the return changes": ("lightning.pytorch", CHANGED),
@@ -184,6 +199,7 @@ def test_the_lines_are_those_of_the_user(
     assert {location.file for location in located} == {"train.py"}
     expected = _expected(script)
     assert {role: _lines(located, role) for role in expected} == expected
+    assert call_sites.is_called_by_fabric() == (script == FABRIC)
     losses = [location for location in located if location.role == "loss"]
     assert [location.via for location in losses] == [""] * len(expected["loss"])
 

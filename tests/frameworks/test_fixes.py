@@ -21,6 +21,7 @@ from museum.stage import Stage
 HERE = Path(__file__).parent / "fixes"
 CONFIGURED = {
     "accelerate": "accelerate",
+    "fabric": "fabric",
     "lightning": "lightning",
     "trainer": "transformers",
 }
@@ -74,6 +75,7 @@ def test_the_fix_of_a_loop_makes_the_gradient_exact_on_two_ranks(
 CHANGED = {
     "accelerate_adds_by_itself": "+    accelerator.backward(loss / 4)",
     "accelerate_divided_in_the_call": "+        accelerator.backward(loss)",
+    "fabric_not_divided": "+            fabric.backward(loss / 4)",
     "lightning_manual_divided_twice": "+        self.manual_backward(loss)",
     "lightning_manual_not_divided": "+        self.manual_backward(loss / 4)",
 }

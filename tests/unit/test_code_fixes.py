@@ -25,6 +25,8 @@ RULES = {
     after_step.FIX_VALUES: "clip.after_step",
     MICRO_BATCH_MEAN["plain"]: "reduction.missing_division",
     MICRO_BATCH_MEAN["accelerate"]: "reduction.missing_division",
+    MICRO_BATCH_MEAN["fabric"]: "reduction.missing_division",
+    ONE_DIVISION["fabric"]: "reduction.double_division",
     ONE_DIVISION["plain"]: "reduction.double_division",
     grads_not_zeroed.FIX: "loop.grads_not_zeroed",
     double_step.FIX: "loop.double_step",

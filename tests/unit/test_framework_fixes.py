@@ -28,7 +28,7 @@ BOTH = {**ACCELERATE, "transformers": "5.23.0"}
 @pytest.mark.parametrize(("rule", "name", "code"), SNIPPETS)
 def test_every_idiom_is_python_for_a_rule_that_exists(rule: str, name: str, code: str) -> None:
     assert rule in rules_by_id()
-    assert name in ("transformers", "accelerate", "lightning")
+    assert name in ("transformers", "accelerate", "fabric", "lightning")
     ast.parse("def f():\n" + "\n".join(f"    {line}" for line in [*code.splitlines(), "pass"]))
 
 
@@ -42,6 +42,7 @@ def test_every_fix_of_a_reduction_is_python(loop: str, code: str) -> None:
     [
         (RunInfo("r", "n"), "plain"),
         (RunInfo("r", "n", config={"framework": "lightning"}), "lightning"),
+        (RunInfo("r", "n", environment={"lightning": "2", "lightning_fabric": "in use"}), "fabric"),
         (RunInfo("r", "n", environment=ACCELERATE), "accelerate"),
         # transformers imports accelerate; only the Trainer's callback shows that it runs the loop
         (RunInfo("r", "n", environment=BOTH), "plain"),
@@ -227,7 +228,7 @@ def test_a_constant_of_as_many_ranks_as_micro_batches_is_no_weight_without_a_war
     assert finding.fix == fixes.ONE_WORLD_SIZE_LESS["ranks"]
 
 
-@pytest.mark.parametrize("name", ["accelerate", "lightning", "transformers"])
+@pytest.mark.parametrize("name", ["accelerate", "fabric", "lightning", "transformers"])
 def test_a_constant_of_as_many_ranks_leaves_the_proved_division_of_a_framework(name: str) -> None:
     means = [term(10, 2 / 10, coefficient=2.0, undivided=True)] * 4
     config = {"framework": name}

@@ -22,7 +22,7 @@ FIXES = table.fixes()
 TABLES = {
     name: fix for name, fix in vars(fixes).items() if isinstance(fix, dict) and name.isupper()
 }
-FRAMEWORKS = ("accelerate", "lightning", "transformers")
+FRAMEWORKS = ("accelerate", "fabric", "lightning", "transformers")
 WRAPPERS = ("", "ddp", "fsdp2")
 IDIOMS = [(framework, wrapper) for framework in ("plain", *FRAMEWORKS) for wrapper in WRAPPERS]
 # Where a loss may be divided in the loops of a framework: part of the names of programs.

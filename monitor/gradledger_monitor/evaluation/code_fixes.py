@@ -36,6 +36,7 @@ from gradledger_monitor.rules.scaler import clip_before_unscale
 from gradledger_monitor.rules.scheduler import step_every_microbatch as scheduled_every_microbatch
 
 _BACKWARDS: tuple[CodeRole, ...] = ("backward", "scaled_backward")
+_WITH_BACKWARD = ("accelerate", "lightning_fabric")  # whose objects have a method of this name
 _OF_A_PLAIN_STEP = ("backward", "step", "zero_grad", "loss", "batches")
 _ACCUMULATE = re.compile(r" *with ([A-Za-z_][\w.]*)\.accumulate\(")
 _CONDITION = re.compile(r"( *)if .*:")
@@ -112,8 +113,8 @@ def _loss(script: Script, call: CodeLocation) -> ast.expr | None:
     name = node.func.attr
     if not call.via:
         return node.func.value if name == "backward" and not node.args else None
-    by_framework = ("backward",) if call.via == "accelerate" else ("manual_backward",)
-    return node.args[0] if name in by_framework and len(node.args) == 1 else None
+    by_framework = "backward" if call.via in _WITH_BACKWARD else "manual_backward"
+    return node.args[0] if name == by_framework and len(node.args) == 1 else None
 
 
 def _is_method(line: str, loss: ast.expr) -> bool:
@@ -463,8 +464,12 @@ _CHANGES: dict[str, Pattern] = {
     fixes.MICRO_BATCH_MEAN["lightning"]: Pattern(
         lambda script: _changed_backward(script, _divided), _BACKWARDS
     ),
+    fixes.MICRO_BATCH_MEAN["fabric"]: Pattern(
+        lambda script: _changed_backward(script, _divided), _BACKWARDS
+    ),
     fixes.ONE_DIVISION["plain"]: Pattern(_one_division, _BACKWARDS),
     fixes.ONE_DIVISION["accelerate"]: Pattern(_one_division, _BACKWARDS),
+    fixes.ONE_DIVISION["fabric"]: Pattern(_one_division, _BACKWARDS),
     fixes.ONE_DIVISION["lightning"]: Pattern(_one_division, _BACKWARDS),
     fixes.MICRO_BATCH_MEAN["accelerate"]: Pattern(_divided_by_accelerate, _BACKWARDS),
     grads_not_zeroed.FIX: Pattern(_zeroed_after_step, ("step",), False),

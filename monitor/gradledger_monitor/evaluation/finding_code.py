@@ -14,7 +14,9 @@ from gradledger_monitor.model.code.locations import (
 from gradledger_monitor.model.findings import Finding
 from gradledger_monitor.rules.docs import rules_by_id
 
-WITH_FIXES = ("", "accelerate", "lightning", "pytorch_lightning", "transformers")
+WITH_FIXES = (
+    *("", "accelerate", "lightning", "lightning_fabric", "pytorch_lightning", "transformers"),
+)
 FIRST_WINDOWS = 4  # whose calls are located: see the hooks' ``capture/code/call_sites.py``
 
 

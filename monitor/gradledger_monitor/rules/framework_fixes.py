@@ -42,9 +42,21 @@ SYNCED_AT_LAST = """\
 with contextlib.nullcontext() if last else self.trainer.strategy.block_backward_sync():
     self.manual_backward(self.compute_loss(batch))"""
 
+# of Fabric: its backward divides by nothing
+_LOOP_OF_FABRIC = """\
+for i, (x, y) in enumerate(loader):            # model, optimizer: from fabric.setup
+    fabric.backward(loss_fn(model(x), y) / K)
+    if (i + 1) % K == 0:
+        optimizer.step()
+        optimizer.zero_grad()                  # once per window"""
+SYNCED_BY_FABRIC = """\
+# the forward and the backward; last: of this window:
+with fabric.no_backward_sync(model, enabled=not last):
+    fabric.backward(compute_loss(model, batch))"""
+
 FRAMEWORK_FIXES: dict[str, dict[str, str]] = {
     "loop.discarded_microbatches": {"accelerate": _ACCUMULATE},
-    "loop.losses_added_again": {"accelerate": _ACCUMULATE},
+    "loop.losses_added_again": {"accelerate": _ACCUMULATE, "fabric": _LOOP_OF_FABRIC},
     "loop.step_every_microbatch": {
         "accelerate": """\
 # Step once per window: in accumulate(), with every optimizer from prepare(), or after each K-th
@@ -54,6 +66,7 @@ FRAMEWORK_FIXES: dict[str, dict[str, str]] = {
     },
     "loop.zeroed_every_microbatch": {
         "accelerate": _ACCUMULATE,
+        "fabric": _LOOP_OF_FABRIC,
         "lightning": _MANUAL,
         "transformers": _TRAINER,
     },
@@ -61,6 +74,8 @@ FRAMEWORK_FIXES: dict[str, dict[str, str]] = {
         "accelerate": """\
 if accelerator.sync_gradients:
     accelerator.clip_grad_norm_(model.parameters(), max_norm)    # unscales before it clips""",
+        "fabric": """\
+fabric.clip_gradients(model, optimizer, max_norm=max_norm)     # unscales before it clips""",
         "lightning": """\
 trainer = Trainer(..., gradient_clip_val=max_norm)  # unscales before it clips""",
         "transformers": """\
@@ -82,6 +97,7 @@ if accelerator.sync_gradients:
 # the model that prepare() returned, not a module around it; of several: accumulate(a, b)
 with accelerator.accumulate(model):
     accelerator.backward(compute_loss(model, batch))""",
+        "fabric": SYNCED_BY_FABRIC,
         "lightning": SYNCED_AT_LAST,
     },
     "ddp.wrong_microbatch_synced": {
@@ -89,11 +105,14 @@ with accelerator.accumulate(model):
 # instead of accumulate(), which counts micro-batches by itself; last: of this window
 with contextlib.nullcontext() if last else accelerator.no_sync(model):
     accelerator.backward(compute_loss(model, batch))""",
+        "fabric": SYNCED_BY_FABRIC,
         "lightning": SYNCED_AT_LAST,
     },
     "ddp.duplicate_data": {
         "accelerate": """\
 loader = accelerator.prepare(loader)           # each process gets other batches""",
+        "fabric": """\
+loader = fabric.setup_dataloaders(loader)      # each process gets other batches""",
         "lightning": """\
 # A Trainer gives each process other batches by itself, unless use_distributed_sampler=False.""",
         "transformers": """\
@@ -124,7 +143,12 @@ optimizer = accelerator.prepare(optimizer)"""
 # Families of rules whose snippets contain calls of a training loop. Those on reductions have their
 # own for each framework.
 _OF_LOOPS = ("clip.", "ddp.", "loop.", "scaler.", "scheduler.")
-_TITLES = {"accelerate": "Accelerate", "lightning": "Lightning", "transformers": "a Trainer"}
+_TITLES = {
+    "accelerate": "Accelerate",
+    "fabric": "Fabric",
+    "lightning": "Lightning",
+    "transformers": "a Trainer",
+}
 
 
 def fix(run: RunInfo, rule: str, plain: str, of_page: str = "") -> str:
@@ -170,6 +194,8 @@ def framework(run: RunInfo) -> str:
     configured = run.config.get("framework")
     if isinstance(configured, str):
         return configured
+    if "lightning_fabric" in run.environment:  # its backward is called
+        return "fabric"
     imported = "accelerate" in run.environment and "transformers" not in run.environment
     return "accelerate" if imported else "plain"
 

@@ -249,6 +249,16 @@ FRAMEWORKS = {
         _of("step_every_microbatch", "accelerate", "scheduler"),
     ),
     "accelerate_zeroed_each": (_ZEROED, _of("zeroed_every_microbatch", "accelerate")),
+    "fabric_added_again": ("loop.losses_added_again", _of("losses_added_again", "fabric")),
+    "fabric_clipped_while_scaled": (
+        "scaler.clip_before_unscale",
+        _of("clip_before_unscale", "fabric", "scaler"),
+    ),
+    "fabric_divided_twice": (_DOUBLE, f"{_ONCE}[fabric]"),
+    "fabric_mean_of_means": (_UNEQUAL, f"{_MEANS}[fabric]"),
+    "fabric_not_divided": (_MISSING, f"{_NOT_DIVIDED}[fabric]"),
+    "fabric_short_window": (_PARTIAL, f"{_SHORT}[fabric]"),
+    "fabric_zeroed_each": (_ZEROED, _of("zeroed_every_microbatch", "fabric")),
     "lightning_clipped_while_scaled": (
         "scaler.clip_before_unscale",
         _of("clip_before_unscale", "lightning", "scaler"),
@@ -287,6 +297,8 @@ FRAMEWORKS_OF_LOOPS = [
     "accelerate_not_prepared",
     "accelerate_schedule_each",
     "accelerate_zeroed_each",
+    "fabric_added_again",
+    "fabric_zeroed_each",
     "lightning_clipped_while_scaled",
     "lightning_manual_zeroed_each",
     "lightning_schedule_each",
@@ -307,6 +319,14 @@ FRAMEWORKS_ON_RANKS = {
     "accelerate_ranks_counted_apart": (
         "ddp.wrong_microbatch_synced",
         _of("wrong_microbatch_synced", "accelerate", "ddp"),
+    ),
+    "fabric_ranks_divided_twice": (_DOUBLE, f"{_ONCE}[fabric]"),
+    "fabric_ranks_mean_of_means": (_UNEQUAL, f"{_MEANS}[fabric]"),
+    "fabric_ranks_not_divided": (_MISSING, f"{_NOT_DIVIDED}[fabric]"),
+    "fabric_ranks_short_window": (_PARTIAL, f"{_SHORT}[fabric]"),
+    "fabric_ranks_wrong_synced": (
+        "ddp.wrong_microbatch_synced",
+        _of("wrong_microbatch_synced", "fabric", "ddp"),
     ),
     "lightning_ranks_manual_wrong_synced": (
         "ddp.wrong_microbatch_synced",
@@ -334,6 +354,10 @@ FRAMEWORKS_OF_RANKS = {
         "ddp.missing_no_sync",
         _of("missing_no_sync", "accelerate", "ddp"),
     ),
+    "fabric_each_synchronised": (
+        "ddp.missing_no_sync",
+        _of("missing_no_sync", "fabric", "ddp"),
+    ),
     "lightning_each_synchronised": (
         "ddp.missing_no_sync",
         _of("missing_no_sync", "lightning", "ddp"),
@@ -356,6 +380,7 @@ OF_SOMETHING_ELSE = {
     "data.same_order_each_epoch.FIX_GENERATOR": "the same",
     "ddp.duplicate_data": "the data of each rank",
     "framework_fixes.FRAMEWORK_FIXES[ddp.duplicate_data][accelerate]": "the same",
+    "framework_fixes.FRAMEWORK_FIXES[ddp.duplicate_data][fabric]": "the same",
     "loop.dropped_windows": "it counts and prints",
     "loop.evaluation_mode": "the mode of modules",
     "loop.never_stepped.FIX_BESIDE": "which optimizers step",

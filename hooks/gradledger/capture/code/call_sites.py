@@ -33,6 +33,7 @@ MOST_FRAMES = 200
 MOST_CALLERS = 2  # functions of the script around a call
 MOST_NUMBERS = 64  # calls of backward that have a number, of each optimizer
 
+FABRIC = "lightning_fabric"  # a package, and a part of ``lightning``
 # Installed packages are recognised by their folder; these also in a source checkout.
 FRAMEWORKS = frozenset(
     (
@@ -43,7 +44,7 @@ FRAMEWORKS = frozenset(
         "gradledger",
         "ignite",
         "lightning",
-        "lightning_fabric",
+        FABRIC,
         "megatron",
         "peft",
         "pytorch_lightning",
@@ -252,6 +253,15 @@ def _of_backward(frame: FrameType | None) -> FrameType | None:
     return frame
 
 
+def is_called_by_fabric() -> bool:
+    """Whether Lightning's Fabric is in the calls that were looked at, and its Trainer is in none.
+
+    The Trainer calls a part of Fabric; importing one of them imports both.
+    """
+    packages = set(_packages.values())
+    return FABRIC in packages and packages.isdisjoint(("lightning", "pytorch_lightning"))
+
+
 def is_script(code: CodeType, module: object) -> bool:
     """Whether a function of a module belongs to the script."""
     return _classified(code.co_filename, module) == _SCRIPT
@@ -268,6 +278,8 @@ def _package_of(frame: FrameType) -> str | None:
 
 def _classified(filename: str, module: object) -> str | None:
     package = module.partition(".")[0] if isinstance(module, str) else ""
+    if isinstance(module, str) and module.startswith("lightning.fabric"):
+        package = FABRIC
     if package in FRAMEWORKS or filename.startswith("<frozen "):
         return package or "python"
     if filename.startswith("<"):

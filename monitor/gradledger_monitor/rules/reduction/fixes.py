@@ -16,7 +16,9 @@ from gradledger_monitor.rules.objective_names import element_name
 
 # Who calls backward, and which divisions follow: of DDP and FSDP (ranks), of a framework (K), of a
 # pipeline's schedule (K).
-Loop = Literal["plain", "ranks", "pipeline", "accelerate", "transformers", "lightning", "unproved"]
+Loop = Literal[
+    "plain", "ranks", "pipeline", "accelerate", "fabric", "transformers", "lightning", "unproved"
+]
 
 TOKEN_MEAN: dict[Loop, str] = {
     "plain": """\
@@ -52,6 +54,13 @@ tokens = accelerator.gather(tokens).sum()
 loss = F.cross_entropy(logits, labels, reduction="sum") / tokens
 # backward divides by K; the gradients are averaged over the processes
 accelerator.backward(loss * accelerator.gradient_accumulation_steps * accelerator.num_processes)""",
+    "fabric": """\
+# before the window:
+tokens = sum((labels != -100).sum() for _, labels in window)    # causal LM: labels[:, 1:]
+tokens = fabric.all_reduce(tokens, reduce_op="sum")
+# for each micro-batch:
+loss = F.cross_entropy(logits, labels, reduction="sum") / tokens
+fabric.backward(loss * fabric.world_size)                       # DDP averages over ranks""",
     "transformers": """\
 # instead of a loss in the model, in compute_loss or in training_step (transformers 5.23):
 def token_mean(outputs, labels, num_items_in_batch):
@@ -128,6 +137,9 @@ with accelerator.accumulate(model):
     accelerator.backward(loss)             # divides by K, unlike loss.backward()
     optimizer.step()                       # a prepared optimizer steps at the end of a window
     optimizer.zero_grad()""",
+    "fabric": """\
+# for each micro-batch:
+fabric.backward(loss / K)                  # K micro-batches for each step""",
     "transformers": """\
 # let the Trainer divide the loss of the model, or of compute_loss, by K:
 trainer.model_accepts_loss_kwargs = False
@@ -155,6 +167,9 @@ schedule = Schedule1F1B(stage, K, loss_fn=loss_fn, scale_grads=False)""",
 accelerator.backward(loss)                 # not accelerator.backward(loss / K)
 # if it is divided before, by what it counts in the window:
 accelerator.backward(loss * accelerator.gradient_accumulation_steps)""",
+    "fabric": """\
+# for each micro-batch:
+fabric.backward(loss)                      # not loss / K: it is divided already""",
     "lightning": """\
 # in automatic optimization:
 return loss * self.trainer.accumulate_grad_batches    # divided by Lightning, and already here
@@ -223,6 +238,9 @@ plugin = GradientAccumulationPlugin(num_steps=K, sync_with_dataloader=False)
 accelerator = Accelerator(gradient_accumulation_plugin=plugin)
 # without accumulate(), for each micro-batch; what backward divides by is undone:
 accelerator.backward(loss * accelerator.gradient_accumulation_steps / len(window))""",
+    "fabric": """\
+# for each micro-batch:
+fabric.backward(loss / len(window))        # the micro-batches in this window, not always K""",
     "lightning": """\
 # In manual optimization, divide by the micro-batches in this window, not always by K.
 # Automatic optimization always divides by K: leave out the rest of each epoch. ``batches`` is how
