@@ -109,20 +109,42 @@ def may_be_of_samples(facts: StepFacts, objective: Objective, objectives: list[O
     """Whether a loss is one of several of one form, whose mean each micro-batch adds.
 
     Each is divided by its count, so all have equal total weights: each may be that of one sample,
-    as of the images of a detector. Tasks with separate heads are none.
+    as of the images of a detector, or of packed documents. Tasks with separate heads are none, nor
+    are chunks of one loss, which have one size but for the last.
     """
     group = [each for each in objectives if _form(each) == _form(objective)]
-    if len(group) == 1 or _on_separate_heads(group):
-        return False
     terms = [term for each in group for term in each.terms]
+    if len(group) == 1 and not _are_of_different_sizes(terms, facts.tolerance):
+        return False
+    if len(group) > 1 and _on_separate_heads(group):
+        return False
     whole = terms[0].tokens * terms[0].weight  # by element, of which a row may have several
     equal = Near(whole, facts.tolerance)
     loss = terms[0].loss_term
     columns = (loss.size or 0) / (loss.positions or 1) or 1.0
-    parts = len(group) * facts.micro_batches_of(objective) * facts.ranks_divisor
+    losses = len(group) * max(term.part for term in terms)
+    parts = losses * facts.micro_batches_of(objective) * facts.ranks_divisor
     share = Near(abs(objective.coefficient or 1.0) / parts, facts.tolerance)
     each_counts_once = share(whole) or share(whole / columns)
     return each_counts_once and all(equal(term.tokens * term.weight) for term in terms)
+
+
+def _are_of_different_sizes(terms: Sequence[WeightedTerm], tolerance: float) -> bool:
+    """Whether each micro-batch has several losses, and those before its last one have two sizes.
+
+    Not if they may be predictions of one token further each.
+    """
+    parts = _by_micro_batch(terms)
+    sizes = [[term.loss_term.size or 0 for term in each[:-1]] for each in parts]
+    documents = all(sizes) and any(len(set(each)) > 1 for each in sizes)
+    return documents and not all(_shrink_by_one(each, tolerance) for each in parts)
+
+
+def _by_micro_batch(terms: Sequence[WeightedTerm]) -> list[list[WeightedTerm]]:
+    parts: dict[tuple[int, int], list[WeightedTerm]] = {}
+    for term in terms:
+        parts.setdefault((term.rank, term.micro_batch), []).append(term)
+    return [*parts.values()]
 
 
 def may_predict_further_tokens(objective: Objective, tolerance: float) -> bool:
@@ -135,10 +157,7 @@ def may_predict_further_tokens(objective: Objective, tolerance: float) -> bool:
     first = [term.weight for term in objective.terms if term.part == 1]
     if not first or not all(map(Near(first[0], tolerance), first)):  # the first may have no token
         return False
-    parts: dict[tuple[int, int], list[WeightedTerm]] = {}
-    for term in objective.terms:
-        parts.setdefault((term.rank, term.micro_batch), []).append(term)
-    return all(_shrink_by_one(terms, tolerance) for terms in parts.values())
+    return all(_shrink_by_one(terms, tolerance) for terms in _by_micro_batch(objective.terms))
 
 
 def _shrink_by_one(terms: list[WeightedTerm], tolerance: float) -> bool:
