@@ -119,15 +119,18 @@ def steps_of_one_window(
     return shown[-1] if enough and windows[-1].tokens <= windows[-1].divisor * (1 + EXACT) else None
 
 
-def divides_by_count_beside(facts: StepFacts, objective: Objective) -> bool:
+def divides_by_count_beside(facts: StepFacts, objective: Objective, of_data: bool = False) -> bool:
     """Whether an element weighs one over what the other losses of one kind count in the window.
 
     A detector divides the losses of its classes and of its boxes by the number of boxes. The
-    losses of each image may be separate ones.
+    losses of each image may be separate ones. ``of_data``: only counts that follow the data, and
+    not the samples of a batch.
     """
     counts: dict[tuple[str, str], float] = {}
     for other in facts.objectives:
         if other is objective or other.is_penalty:
+            continue
+        if of_data and len({term.tokens for term in other.terms}) == 1:
             continue
         by_unit = {
             "tokens": total(term.tokens for term in other.terms),

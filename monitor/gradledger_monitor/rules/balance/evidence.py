@@ -136,8 +136,9 @@ def _totals_of_parts(facts: StepFacts, objective: Objective) -> list[float]:
     """
     totals: dict[tuple[int, int], float] = {}
     for term in (t for o in facts.objectives if o.kind == objective.kind for t in o.terms):
-        weight, key = number(term.loss_term.element_weight), (term.rank, term.micro_batch)
-        own = (term.loss_term.elements or 0) * abs(weight or 0.0) * term.factor
+        key = (term.rank, term.micro_batch)
+        whole = term.tokens * term.weight if term.loss_term.reduction == "sum" else 0.0
+        own = weight_of_elements(term) or whole
         totals[key] = totals.get(key, 0.0) + own
     return list(totals.values())
 

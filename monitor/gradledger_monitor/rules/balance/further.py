@@ -225,13 +225,23 @@ def _has_divisors_without_k(facts: StepFacts, objective: Objective, k: int) -> b
     """
     means = all(_is_mean(term) or term.loss_term.penalty for term in objective.terms)
     if not means:
-        return False
+        return _are_divided_by_their_rows(objective, k) and _divides_main(facts, k)
     for term in objective.terms:
         divisors = _divisors(term)
         whole = divisors and not any(divisor % 1 for divisor in divisors)
         if not whole or any(d % k == 0 for d in (*divisors, math.prod(divisors))):
             return False  # K is in it; or 0, of which nothing is known; or a value of the data
+    return _divides_main(facts, k)
+
+
+def _divides_main(facts: StepFacts, k: int) -> bool:
     return all(k in _divisors(term) for term in facts.objectives[0].terms)
+
+
+def _are_divided_by_their_rows(objective: Objective, k: int) -> bool:
+    """Whether the rows of each micro-batch alone divide a sum, and are not K: no K is in them."""
+    counts = [(term.loss_term.rows, _divisors(term)) for term in objective.terms]
+    return all(rows not in (None, k) and divisors == [rows] for rows, divisors in counts)
 
 
 def _is_mean(term: WeightedTerm) -> bool:

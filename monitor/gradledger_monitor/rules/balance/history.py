@@ -159,8 +159,11 @@ def by_history(
             return Diagnosis("early_steps", objective=objective)
         if not has_unit:
             return _of_unknown_divisor(facts, objective, past)
+        if even and divides_by_count_beside(facts, objective, of_data=True):
+            return Diagnosis("coefficient", objective=objective)
         if not divisors_are_counts(facts, objective, past):
-            return Diagnosis("other_divisor", NO_COUNT, objective)
+            reason = NO_COUNT if even else OTHER_DIVISOR
+            return Diagnosis("other_divisor", reason, objective)
         if objective.ledger.misallocation < NEARLY_EVEN:
             return Diagnosis(
                 "wandering", objective=objective, constant=_weight(facts, objective, past)
