@@ -2582,6 +2582,16 @@ def test_a_mean_of_sums_over_samples_is_information(
         assert "mean of sums, and nothing divides by K" in finding.summary
 
 
+def test_a_loss_that_k_divides_lacks_no_division_though_its_weight_is_its_constant() -> None:
+    """Half of the squares of 8 numbers in each row, over K = 4: 1, times the constant 0.01."""
+    main = term(16, 1 / 64, divisors=[4.0])
+    rows: dict[str, Any] = {"size": 128, "rows": 16, "positions": 16, "elements": 16}
+    rows |= {"element_weight": 0.005 / 16 / 4, "coefficient": 0.005, "outer_coefficient": 0.01}
+    half = term(128, 0.005 / 16 / 4, "none", divisors=[4.0], **rows)
+    half = dataclasses.replace(half, kind="MeanBackward0")
+    assert diagnose(facts(record([[main, half]] * 4)), [])[1].pattern == "coefficient"
+
+
 def test_a_mean_of_all_its_elements_divides_by_the_batch_itself() -> None:
     main, of_all = term(6, 1 / 24, divisors=[4.0]), {"size": 12, "rows": 4, "elements": 12}
     mean = term(12, 0.1 / 12 / 16, divisors=[4.0, 4.0], coefficient=0.1, **of_all)

@@ -104,6 +104,8 @@ def counts_of_ranks(facts: StepFacts, objective: Objective) -> list[int]:
 
 
 def _lacks(facts: StepFacts, objective: Objective, coefficient: float | None, k: int) -> bool:
+    if all(k in _divisors(term) and not _has_count(term, k) for term in objective.terms):
+        return False
     outer = outer_constant(objective)
     if _is_plain_mean(facts, objective):
         return True
@@ -242,6 +244,11 @@ def _are_divided_by_their_rows(objective: Objective, k: int) -> bool:
     """Whether the rows of each micro-batch alone divide a sum, and are not K: no K is in them."""
     counts = [(term.loss_term.rows, _divisors(term)) for term in objective.terms]
     return all(rows not in (None, k) and divisors == [rows] for rows, divisors in counts)
+
+
+def _has_count(term: WeightedTerm, k: int) -> bool:
+    """Whether a number of its elements is K, so that K may divide the loss as that."""
+    return k in (term.tokens, term.loss_term.elements, *shape(term)) or _may_cancel(term, k)
 
 
 def _is_mean(term: WeightedTerm) -> bool:
