@@ -2582,6 +2582,22 @@ def test_a_mean_of_sums_over_samples_is_information(
         assert "mean of sums, and nothing divides by K" in finding.summary
 
 
+def test_a_sum_of_as_many_elements_as_micro_batches_that_k_divides_lacks_no_division() -> None:
+    """The diagonal of a correlation of 4 features: its balance is 4, as many as K divides by."""
+    diagonal = term(4, 1 / 4, "sum", divisors=[4.0], elements=4, element_weight=1 / 4)
+    diagonal = dataclasses.replace(diagonal, kind="SumBackward0")
+    patterns = patterns_of([facts(record([diagonal] * 4, number)) for number in (1, 2, 3)])
+    assert "missing" not in [each.pattern for each in patterns]
+
+
+def test_a_weight_of_one_half_is_no_division_of_two_micro_batches_that_k_divides_besides() -> None:
+    """Half of a divergence times the square of the temperature 4."""
+    divergence = term(8, 8 / 16, "sum", divisors=[2.0, 8.0], coefficient=8.0, outer_coefficient=0.5)
+    divergence = dataclasses.replace(divergence, kind="KlDivergence")
+    patterns = patterns_of([facts(record([divergence] * 2, number)) for number in (1, 2, 3)])
+    assert {each.pattern for each in patterns} == {"coefficient"}
+
+
 def test_a_loss_that_k_divides_lacks_no_division_though_its_weight_is_its_constant() -> None:
     """Half of the squares of 8 numbers in each row, over K = 4: 1, times the constant 0.01."""
     main = term(16, 1 / 64, divisors=[4.0])

@@ -119,18 +119,20 @@ def steps_of_one_window(
     return shown[-1] if enough and windows[-1].tokens <= windows[-1].divisor * (1 + EXACT) else None
 
 
-def divides_by_count_beside(facts: StepFacts, objective: Objective, of_data: bool = False) -> bool:
+def divides_by_count_beside(
+    facts: StepFacts, objective: Objective, past: Sequence[Closed] | None = None
+) -> bool:
     """Whether an element weighs one over what the other losses of one kind count in the window.
 
     A detector divides the losses of its classes and of its boxes by the number of boxes. The
-    losses of each image may be separate ones. ``of_data``: only counts that follow the data, and
+    losses of each image may be separate ones. With ``past``, only counts that follow the data, and
     not the samples of a batch.
     """
     counts: dict[tuple[str, str], float] = {}
     for other in facts.objectives:
         if other is objective or other.is_penalty:
             continue
-        if of_data and len({term.tokens for term in other.terms}) == 1:
+        if past is not None and not _follows_data(other, past):
             continue
         by_unit = {
             "tokens": total(term.tokens for term in other.terms),
@@ -142,6 +144,13 @@ def divides_by_count_beside(facts: StepFacts, objective: Objective, of_data: boo
     constant = abs(objective.coefficient or 1.0) * (facts.run.declared_scale or 1.0)
     divisor = constant * objective.ledger.tokens / (objective.ledger.balance or math.inf)
     return any(abs(count - divisor) <= facts.tolerance * divisor for count in counts.values())
+
+
+def _follows_data(objective: Objective, past: Sequence[Closed]) -> bool:
+    """Whether its count differs between micro-batches, or between windows."""
+    key, tokens = (objective.name, "tokens"), [term.tokens for term in objective.terms]
+    totals = {each.window for closed in past for each in closed.counts if each[:2] == key}
+    return len(set(tokens)) > 1 or len(totals | {total(tokens)}) > 1
 
 
 class _Divided(NamedTuple):

@@ -202,9 +202,12 @@ def is_mean_over_all_alone(facts: StepFacts, objective: Objective) -> bool:
 
     Masked ones included. A constant is then a part of each element, below the outermost reduction.
     """
+    k = facts.micro_batches_of(objective)
     for term in objective.terms:
         loss = term.loss_term
         divisors = [number(divisor) for divisor in loss.divisors]
+        if divisors == [k]:  # it may be K, which is then not missing
+            return False
         by_one = loss.undivided is False and not divisors
         by_size = divisors == [loss.size] and loss.reduction == "none"  # some are selected below
         by_elements = by_one or by_size or divisors == [loss.elements]
@@ -214,7 +217,6 @@ def is_mean_over_all_alone(facts: StepFacts, objective: Objective) -> bool:
         whole = Near(weight, facts.tolerance)(1.0)
         if not alone or not whole or loss.nonlinear or loss.elements == 1:
             return False
-    k = facts.micro_batches_of(objective)
     return k > 1 and has_one_term_in_each(objective, k)
 
 

@@ -364,8 +364,10 @@ def coefficient_explains(facts: StepFacts, objective: Objective, balance: float)
     if coefficient is None or _divides_by_k_again(facts, coefficient):
         return False
     outer, k = number(objective.terms[0].loss_term.outer_coefficient), facts.micro_batches
-    divisor = k if outer is not None and Near(outer, SINGLE)(1 / k) else 1
-    return Near(balance, facts.tolerance)(abs(coefficient * divisor) or 1.0)
+    near, divides = Near(balance, facts.tolerance), outer is not None and Near(outer, SINGLE)(1 / k)
+    if divides and all(k in map(number, t.loss_term.divisors) for t in objective.terms):
+        return near(abs(coefficient)) or near(abs(coefficient) * k)  # K divides it besides
+    return near(abs(coefficient * (k if divides else 1)) or 1.0)
 
 
 def _divides_by_k_again(facts: StepFacts, coefficient: float) -> bool:

@@ -418,7 +418,7 @@ def _by_number(
         # an all-reduce that the step does not wait for, or whose result is not used
         numbers.append(("world", lambda _: 1 / ranks))
     if undoes or not is_weight(coefficient, k):  # else B contains it
-        if k > 1:
+        if k > 1 and not (is_bare_reduction(objective) and is_divided_by(objective, k)):
             numbers.append(("missing", lambda n: n))
         # by the micro-batches of each window, or always by the usual K
         numbers += [("double", lambda n: 1 / n), ("double", lambda n: n / usual**2)]

@@ -159,7 +159,7 @@ def by_history(
             return Diagnosis("early_steps", objective=objective)
         if not has_unit:
             return _of_unknown_divisor(facts, objective, past)
-        if even and divides_by_count_beside(facts, objective, of_data=True):
+        if even and divides_by_count_beside(facts, objective, past):
             return Diagnosis("coefficient", objective=objective)
         if not divisors_are_counts(facts, objective, past):
             reason = NO_COUNT if even else OTHER_DIVISOR
