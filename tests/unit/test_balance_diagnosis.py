@@ -2609,7 +2609,8 @@ def test_a_loss_that_k_divides_lacks_no_division_though_its_weight_is_its_consta
 
 
 def test_a_mean_of_all_its_elements_divides_by_the_batch_itself() -> None:
-    main, of_all = term(6, 1 / 24, divisors=[4.0]), {"size": 12, "rows": 4, "elements": 12}
+    main = term(6, 1 / 24, divisors=[4.0])
+    of_all: dict[str, Any] = {"size": 12, "rows": 4, "elements": 12}
     mean = term(12, 0.1 / 12 / 16, divisors=[4.0, 4.0], coefficient=0.1, **of_all)
     mean = dataclasses.replace(mean, kind="MeanBackward0")
     assert diagnose(facts(record([[main, mean]] * 4)), [])[1].pattern == "term_double"

@@ -17,6 +17,6 @@ for _ in range(6):
         logits, labels = model(ids[None, :-1])[0], ids[1:]
         documents = zip(logits.split(lengths), labels.split(lengths), strict=True)
         losses = [F.cross_entropy(scores, tokens) for scores, tokens in documents]
-        (sum(losses) / len(losses) / micro_batches).backward()
+        (torch.stack(losses).mean() / micro_batches).backward()
     optimizer.step()
     optimizer.zero_grad()
