@@ -258,7 +258,7 @@ def is_called_by_fabric() -> bool:
 
     The Trainer calls a part of Fabric; importing one of them imports both.
     """
-    packages = set(_packages.values())
+    packages = set(_packages.copy().values())  # the training thread may add to it
     return FABRIC in packages and packages.isdisjoint(("lightning", "pytorch_lightning"))
 
 
