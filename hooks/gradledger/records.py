@@ -90,6 +90,7 @@ class Term:
     outer_coefficient: float | None = None  # of several such factors, that nearest to the root
     # of the last projection, if there are several cross entropies; of the task, if it is alone
     head: int | None = None
+    logits: int | None = None  # number of the projection that computed them; chunks share it
     module: str | None = None  # from whose output alone the loss is computed, if there are several
     elements: int | None = None  # under the outermost reduction, where that is not the loss itself
     element_weight: float | None = None  # the gradient of one of them, including the loss scale

@@ -373,8 +373,8 @@ def test_the_parts_of_a_micro_batch_are_named_by_the_tokens_of_all() -> None:
 
 
 def test_losses_of_one_backward_are_named_as_such_and_by_their_tokens() -> None:
-    """The mean of the means of chunks, with one backward."""
-    chunks = [term(n, 1 / (3 * n), head=1) for n in (25, 25, 4)]
+    """The mean of the means of chunks of three results of the model, with one backward."""
+    chunks = [term(n, 1 / (3 * n), head=1, logits=n) for n in (4, 10, 25)]
     finding = finding_of(record([chunks]))
     assert finding is not None
     assert finding.evidence["differ"] == "between the losses of a micro-batch"

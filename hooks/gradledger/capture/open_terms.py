@@ -83,6 +83,7 @@ class OpenTerm:
     factors: tuple[Constant, ...] = ()
     learned: tuple[Constant, ...] = ()  # factors that the model learns: no weights count them
     head: int | None = None
+    logits: int | None = None
     module: str | None = None
     elements: int | None = None
     element_reduction: Reduction = "sum"
@@ -112,7 +113,7 @@ class OpenTerm:
         """The wire record."""
         term = Term(self.kind, self.reduction, size=self.size, rows=self.rows)
         term.samples, term.positions, term.undivided = self.samples, self.positions, self.undivided
-        term.head, term.missing = self.head, dict(self.missing)
+        term.head, term.logits, term.missing = self.head, self.logits, dict(self.missing)
         term.smoothed, term.module, term.ignored = self.smoothed, self.module, self.ignored
         self._resolve_constants(term)
         if self.tokens is not None:

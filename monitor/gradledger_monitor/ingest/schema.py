@@ -87,6 +87,7 @@ class Term(Struct, gc=False, kw_only=True, omit_defaults=True):
     coefficient: Number | None = None
     outer_coefficient: Number | None = None
     head: Count | None = None
+    logits: Count | None = None
     module: Name | None = None
     elements: Count | None = None
     element_weight: Number | None = None

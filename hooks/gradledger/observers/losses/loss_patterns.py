@@ -295,31 +295,32 @@ def loss_at(node: Any, name: str, path: GraphPath) -> LossNode | None:
     return None
 
 
-def head_of(loss: LossNode) -> Any:
-    """The source of the logits of a cross entropy or a divergence: the last projection's parameter.
+def head_of(loss: LossNode) -> tuple[Any, Any]:
+    """The source of the logits of a cross entropy or a divergence, and the node that computed them.
 
-    The chunks of one loss share it, and so do several forwards of one model. If there is no
-    parameter, it is the node that computed the logits, which chunks share. None for other losses.
+    The source is the last projection's parameter: the chunks of one loss share it, and so do
+    several forwards of one model, whose nodes differ. If there is no parameter, it is the node. Of
+    a compiled loss, the node is not known. Other losses have neither.
     """
     if loss.compiled is not None:
-        return loss.compiled.planned.head
+        return loss.compiled.planned.head, None
     node = loss.smoothed or loss.node
     if loss.elements is not None and loss.name != SMOOTHING:
         if loss.elements.inside is not None:
             return head_of(loss.elements.inside)
         if loss.name != DIVERGENCE or loss.elements.rows is None:
-            return None
+            return None, None
         node = loss.elements.rows.softmax
     by_hand = (*PICKS, SOFT_CROSS_ENTROPY, SMOOTHING, DIVERGENCE)
     if not (node.name().startswith("NllLoss") or loss.name in by_hand):
-        return None
+        return None, None
     for _ in range(_HEAD_DEPTH):
         below = node.next_functions[0][0] if node.next_functions else None
         if node.name() in PROJECTIONS or below is None:
             break
         node = below
     parameter = parameter_of(node)
-    return node if parameter is None else parameter
+    return node if parameter is None else parameter, node
 
 
 def soft_target_side(node: Any) -> int | None:

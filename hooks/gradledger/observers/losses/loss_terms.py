@@ -383,11 +383,14 @@ def _under_compiled_autograd() -> bool:
 
 
 def _number_heads(losses: list[LossNode], terms: list[OpenTerm]) -> None:
-    numbers: dict[int, int] = {}
+    heads: dict[int, int] = {}
+    results: dict[int, int] = {}
     for loss, term in zip(losses, terms, strict=True):
-        head = head_of(loss)
+        head, logits = head_of(loss)
         if head is not None:
-            term.head = numbers.setdefault(id(head), len(numbers) + 1)
+            term.head = heads.setdefault(id(head), len(heads) + 1)
+        if logits is not None:
+            term.logits = results.setdefault(id(logits), len(results) + 1)
 
 
 def _number_functions(losses: list[LossNode], terms: list[OpenTerm]) -> None:

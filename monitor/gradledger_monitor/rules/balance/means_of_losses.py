@@ -114,7 +114,7 @@ def may_be_of_samples(facts: StepFacts, objective: Objective, objectives: list[O
     """
     group = [each for each in objectives if _form(each) == _form(objective)]
     terms = [term for each in group for term in each.terms]
-    if len(group) == 1 and not _are_of_different_sizes(terms, facts.tolerance):
+    if len(group) == 1 and not _may_be_documents(terms, facts.tolerance):
         return False
     if len(group) > 1 and _on_separate_heads(group):
         return False
@@ -129,12 +129,16 @@ def may_be_of_samples(facts: StepFacts, objective: Objective, objectives: list[O
     return each_counts_once and all(equal(term.tokens * term.weight) for term in terms)
 
 
-def _are_of_different_sizes(terms: Sequence[WeightedTerm], tolerance: float) -> bool:
+def _may_be_documents(terms: Sequence[WeightedTerm], tolerance: float) -> bool:
     """Whether each micro-batch has several losses, and those before its last one have two sizes.
 
-    Not if they may be predictions of one token further each.
+    They are computed from parts of one result of the model: those of several forwards are of as
+    many micro-batches. Nor may they be predictions of one token further each.
     """
     parts = _by_micro_batch(terms)
+    results = [{term.loss_term.logits for term in each} for each in parts]
+    if any(len(each) > 1 or None in each for each in results):
+        return False
     sizes = [[term.loss_term.size or 0 for term in each[:-1]] for each in parts]
     documents = all(sizes) and any(len(set(each)) > 1 for each in sizes)
     return documents and not all(_shrink_by_one(each, tolerance) for each in parts)
