@@ -44,10 +44,35 @@ def test_backwards_before_the_first_step_may_measure_gradients() -> None:
 def test_micro_batches_that_no_step_used_are_reported(norm: float | None) -> None:
     finding = discarded_windows(norm)
     assert finding is not None
-    assert finding.summary == (
+    assert finding.summary.startswith(
         "The gradients of 1 micro-batch (10 elements) were zeroed before any optimizer stepped on "
         "them, so this data was not used."
     )
+
+
+@pytest.mark.parametrize(
+    ("zeroed_at", "drawn", "severity"),
+    [
+        ((26,), None, "info"),  # a guard on a loss, after the first backward of a window
+        ((11, 21), None, "warning"),  # as the tail of each epoch
+        ((11, 17, 36), None, "info"),
+        ((3, 4, 9, 10, 19), None, "warning"),  # no order, and many
+        ((26,), 3, "warning"),  # one backward is of a batch of the epoch before
+        ((26,), 5, "info"),  # a batch without a backward
+    ],
+)
+def test_what_is_discarded_by_chance_is_information(
+    zeroed_at: tuple[int, ...], drawn: int | None, severity: str
+) -> None:
+    windows = []
+    for number in range(1, max(zeroed_at) + 1):
+        sent = record([term(10, 1 / 30)] * (4 if number in zeroed_at else 3), number)
+        if number in zeroed_at:
+            sent.micro_batches[1].fresh = True
+        sent.batches = drawn and (drawn if number in zeroed_at else 3)
+        windows.append(facts(sent))
+    finding = finding_of("loop.discarded_microbatches", *windows)
+    assert finding is not None and finding.severity == severity
 
 
 def zeroing(ranks: tuple[int, ...], of: int, held: int, zeroed: int = 1) -> StepFacts:
@@ -88,7 +113,7 @@ def test_ranks_that_zero_a_part_of_what_the_others_apply_lose_it(ranks: tuple[in
 
 def test_what_all_ranks_discard_is_lost() -> None:
     finding = finding_of("loop.discarded_microbatches", zeroing((0, 1), 2, held=2))
-    assert finding is not None and finding.severity == "warning"
+    assert finding is not None
     assert finding.summary.startswith("The gradients of 1 micro-batch")
 
 

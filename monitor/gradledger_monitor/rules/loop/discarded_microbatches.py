@@ -38,6 +38,7 @@ FIX_OTHER_LOSS = "# Zero the gradients before the first backward of a window, no
 # A loop that steps on every micro-batch may discard one now and then. One that accumulates has a
 # window of a single micro-batch where ``i % K == 0`` or an epoch begins.
 FEW_SINGLE = 8
+FEW, LEAST = 8, 3  # discards in more than one of 8 windows, and 3 or more, are no exception
 LEAST_SCALE, LOWERED = 128.0, 1.5  # a loss scale by hand, and the factor by which it goes down
 
 
@@ -51,7 +52,10 @@ class DiscardedMicrobatches(Rule):
     whose balance is the part's share of the micro-batches. Where another loss of the same data was
     applied, it is information: the one that was zeroed may be measured only. So it is where another
     rank discards nothing, and all ranks apply equally many micro-batches: a rank with further
-    backwards may measure gradients between the steps.
+    backwards may measure gradients between the steps. And so it is in few windows at irregular
+    distances: a guard against a bad batch discards what came before it. It is a warning if the
+    batches of the window show that an epoch ended in it, if most discards are as far apart as the
+    ones before, or if they are in more than one of eight windows.
 
     **Why it matters**
 
@@ -83,13 +87,26 @@ class DiscardedMicrobatches(Rule):
     points_at = ("zero_grad", "backward", "step")
     single_calls = ("zero_grad",)  # as at the start of each epoch
 
-    state = declare(_windows=int, _single=int, _smaller=bool)
+    state = declare(
+        _windows=int,
+        _single=int,
+        _smaller=bool,
+        _batch_each=bool,
+        _discards=int,
+        _regular=int,
+        _last=int,
+        _distance=int,
+    )
 
     def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
         super().__init__(thresholds)
         self._windows = 0
         self._single = 0  # of these, that held one micro-batch
         self._smaller = False  # a window was dropped whose norm is below that of the step
+        self._batch_each = False  # each backward of the last whole window had a separate batch
+        self._discards = 0  # windows that discarded some
+        self._regular = 0  # of these, that were as far from the one before as that from its own
+        self._last, self._distance = 1, 0  # the step of the last one, and that distance
 
     def evaluate(self, window: Window) -> Outcome:
         """Micro-batches that were zeroed inside the window."""
@@ -100,6 +117,8 @@ class DiscardedMicrobatches(Rule):
         self._smaller |= drops_smaller(facts)
         if not record.micro_batches:
             return not_measured(without_backward(record))
+        if not facts.discarded:
+            self._batch_each = record.batches == len(record.micro_batches)
         accumulates = len(facts.applied) > 1 or self._single * FEW_SINGLE <= self._windows
         if not accumulates or _has_nonfinite_norm(record):
             return OK
@@ -119,17 +138,51 @@ class DiscardedMicrobatches(Rule):
             return OK
         if not on_all:
             return _of_some_ranks(facts, by_rank, lost)
+        self._count(facts.step)
         tokens, held = counted_tokens(lost)
+        gradients = f"The gradients of {counted(len(lost), 'micro-batch')} ({held})"
+        numbers = {
+            "discarded": len(lost),
+            "discarded_tokens": tokens,
+            "micro_batches": len(record.micro_batches),
+        }
+        if self._ends_epoch(record) or self._is_habit():
+            return finding(
+                "warning",
+                "Accumulated gradients are discarded",
+                f"{gradients} were zeroed before {_effect(facts)}.",
+                FIX,
+                **numbers,
+            )
         return finding(
-            "warning",
-            "Accumulated gradients are discarded",
-            f"The gradients of {counted(len(lost), 'micro-batch')} ({held}) "
-            f"were zeroed before {_effect(facts)}.",
+            "info",
+            "Accumulated gradients are discarded in few windows",
+            f"{gradients} were zeroed before {_effect(facts)}. So far, {self._discards:,} of "
+            f"{counted(self._windows, 'window')} discarded some. A guard against a bad batch may "
+            "do this on purpose. If an epoch ended here, its last data is not used.",
             FIX,
-            discarded=len(lost),
-            discarded_tokens=tokens,
-            micro_batches=len(record.micro_batches),
+            **numbers,
         )
+
+    def _count(self, step: int) -> None:
+        distance = step - self._last
+        self._regular += abs(distance - self._distance) <= 1
+        self._last, self._distance = step, distance
+        self._discards += 1
+
+    def _is_habit(self) -> bool:
+        """Whether discards come in most epochs, or in many windows. A guard discards by chance."""
+        is_regular = self._discards > 1 and 2 * self._regular >= self._discards
+        is_frequent = self._discards >= LEAST and self._discards * FEW > self._windows
+        return is_regular or is_frequent
+
+    def _ends_epoch(self, record: StepRecord) -> bool:
+        """Whether some backwards are of batches of an iterator that has ended since.
+
+        A guard that leaves out the backward of a batch has more batches than backwards.
+        """
+        drawn = record.batches
+        return self._batch_each and drawn is not None and drawn < len(record.micro_batches)
 
 
 def _discarded_by_rank(facts: StepFacts) -> dict[int, list[MicroBatch]]:
