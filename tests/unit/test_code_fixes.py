@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from gradledger.records import CodeRole
-from gradledger_monitor.evaluation.finding_code import with_code
+from gradledger_monitor.evaluation.finding_code import AUTOGRAD_GRAD, with_code
 from gradledger_monitor.model.code.locations import CodeLocation
 from gradledger_monitor.model.findings import Finding, Severity, is_generic
 from gradledger_monitor.rules.clip import after_step
@@ -345,3 +345,16 @@ def test_a_backward_that_a_library_calls_has_a_note_in_the_fix() -> None:
     note = "\n# ignite calls backward: change the loss that it gets, or its options."
     assert fix_of(fix, "trainer.backward(batches)", via="ignite") == f"{fix}{note}"
     assert fix_of(fix, "trainer.backward(batches)", via="transformers") == fix
+
+
+def test_a_loop_that_calls_autograd_grad_has_a_note_in_the_fix() -> None:
+    fix = ONE_DIVISION["plain"]
+    finding = Finding(RULES[fix], 0, "warning", 1, 9, 5, "t", "s", fix, {})
+    for line, note in (
+        ("sums = add(sums, torch.autograd.grad(loss, weights))", AUTOGRAD_GRAD),
+        ("sums = add(sums, grad(loss, weights))", AUTOGRAD_GRAD),
+        ("sums = add(sums, zero_grad(loss, weights))", ""),
+    ):
+        call = CodeLocation("backward", "a.py", 3, 3, 18, len(line), first=3, source=(line,))
+        (result,) = with_code([finding], {0: [call]})
+        assert result.fix == f"{fix}{note}"

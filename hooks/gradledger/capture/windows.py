@@ -237,6 +237,7 @@ class OptimizerWindow:
         """Note a micro-batch whose gradients the loop may copy to those of the optimizer."""
         if len(self.sources) < MAX_OPEN_MICRO_BATCHES:
             self.sources.append(counted)
+            counted.call = self.code.locate_backward("backward", self.steps, False)
 
     def add_event(self, event: OpenEvent) -> None:
         """Note a call of the loop in the open window."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -17,6 +18,11 @@ from gradledger_monitor.rules.docs import rules_by_id
 WITH_FIXES = (
     *("", "accelerate", "lightning", "lightning_fabric", "pytorch_lightning", "transformers"),
 )
+AUTOGRAD_GRAD = (
+    "\n# This loop calls torch.autograd.grad: change the loss that it gets in the same way, or the "
+    "sum\n# of its results."
+)
+_GRAD = re.compile(r"(?:\w+\.)*\bgrad\(")
 FIRST_WINDOWS = 4  # whose calls are located: see the hooks' ``capture/code/call_sites.py``
 
 
@@ -45,15 +51,29 @@ def _with_code(finding: Finding, located: Sequence[CodeLocation], only: bool) ->
     )
     fix = fix_in_code(finding, located, only, late)
     if fix == finding.fix and finding.rule.startswith("reduction."):
-        fix += _called_by_a_library(fix, located)
+        fix += _note_on_backward(fix, located)
     return replace(finding, code=code, fix=fix)
 
 
-def _called_by_a_library(fix: str, located: Sequence[CodeLocation]) -> str:
+def _note_on_backward(fix: str, located: Sequence[CodeLocation]) -> str:
     """A note below ``loss.backward()``, if the script has no such line; frameworks have fixes."""
-    callers = {call.via for call in located if call.role in ("backward", "scaled_backward")}
+    backwards = [call for call in located if call.role in ("backward", "scaled_backward")]
     code = [line.partition("#")[0] for line in fix.splitlines()]
-    if len(callers) != 1 or not callers.isdisjoint(WITH_FIXES) or ".backward(" not in "".join(code):
+    if not backwards or ".backward(" not in "".join(code):
+        return ""
+    callers = {call.via for call in backwards}
+    if callers == {""} and all(map(_is_autograd_grad, backwards)):
+        return AUTOGRAD_GRAD
+    if len(callers) != 1 or not callers.isdisjoint(WITH_FIXES):
         return ""
     (library,) = callers
     return f"\n# {library} calls backward: change the loss that it gets, or its options."
+
+
+def _is_autograd_grad(backward: CodeLocation) -> bool:
+    """Whether it is a call of ``torch.autograd.grad``, as far as its first line shows."""
+    index = backward.line - (backward.first or backward.line)
+    line = backward.source[index] if index < len(backward.source) else ""
+    if backward.column is None:  # the call may be anywhere in it
+        return ".backward(" not in line and _GRAD.search(line) is not None
+    return _GRAD.match(line, backward.column - 1) is not None

@@ -165,6 +165,15 @@ for index, (x, y) in enumerate(batches):
     loss.backward()  # at: backward
     optimizer.step()  # at: step
 """
+AUTOGRAD_GRAD = """
+weights = list(model.parameters())
+for x, y in batches:
+    loss = F.cross_entropy(model(x), y)  # at: loss
+    grads = torch.autograd.grad(loss, weights)  # at: backward
+    for weight, grad in zip(weights, grads):
+        weight.grad = grad
+    optimizer.step()  # at: step
+"""  # from the second window on, it is known that no backward adds to the gradients
 SUMMED_IN_A_LOOP = """
 for _ in range(3):
     total = 0.0
@@ -208,6 +217,7 @@ LOOPS = {
     "a scaler": SCALED,
     "a branch": BRANCH,
     "a branch that always runs": BRANCH_OR_NONE,
+    "autograd.grad": AUTOGRAD_GRAD,
     "a sum in a loop": SUMMED_IN_A_LOOP,
     "the last round": FROM_THE_LAST_ROUND,
     "a list": LIST_OF_LOSSES,

@@ -87,6 +87,7 @@ def loss_of_backward(function: Function | None, span: Span) -> Loss | None:
         return None
     path = _path_to(function.tree, span.line - function.lines_before)
     call = _only_call(path, lambda name: "backward" in name)
+    call = call or _only_call(path, lambda name: name == "grad")  # torch.autograd.grad
     return None if call is None else _built(function, path, _root(call))
 
 
@@ -269,8 +270,11 @@ def _name_of(function: ast.expr) -> str:
 
 def _root(call: ast.Call) -> ast.expr | None:
     """What backward starts from: its argument, or what ``.backward`` is called on."""
-    receiver = call.func.value if isinstance(call.func, ast.Attribute) else None
-    return call.args[0] if call.args else receiver
+    if call.args:
+        return call.args[0]
+    if _name_of(call.func) == "grad":
+        return next((k.value for k in call.keywords if k.arg == "outputs"), None)
+    return call.func.value if isinstance(call.func, ast.Attribute) else None
 
 
 def _definitions(path: Sequence[_Step], name: str) -> tuple[list[ast.stmt], bool]:
