@@ -120,7 +120,8 @@ class MicroBatch:
     collectives: int | None = None  # collectives that ran inside this backward
     backward_ms: float | None = None
     fresh: bool | None = None  # the gradients were absent or zero before it
-    claimed: bool = False  # another optimizer has stepped on it, or will, and this one zeroed it
+    # another optimizer has stepped on it, or will: this one zeroed it, or each has one beside this
+    claimed: bool = False
     parameters_changed: bool = False  # most of them, since the backward before it in the window
     call: int | None = None  # which call of the script: those of the same lines have one number
     wrapper: Literal["sync", "no_sync", "bypassed"] | None = None  # synchronisation mode

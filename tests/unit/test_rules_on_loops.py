@@ -403,6 +403,11 @@ def test_backwards_of_another_loss_that_leaked_in_are_reported_with_their_places
     shared, same = begun(claimed=(0, 1, 2, 3)), begun(claimed=(0, 1, 2), kind=CROSS_ENTROPY)
     assert finding_of("loop.grads_not_zeroed", shared) is None
     assert finding_of("loop.grads_not_zeroed", same) is None  # it steps less often than the other
+    for calls, leaks in (((1, 1, 2, 2), True), ((1, 2, 1, 2), False), ((1, 1, 1, 2), False)):
+        lines = record([term(10, 1 / 40) for _ in calls])
+        for index, micro_batch in enumerate(lines.micro_batches):
+            micro_batch.call, micro_batch.claimed = calls[index], index < 2
+        assert (finding_of("loop.grads_not_zeroed", facts(lines)) is not None) is leaks
 
 
 @pytest.mark.parametrize("more", [{"skipped": True}, {"empty": True}])

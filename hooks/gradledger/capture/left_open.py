@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from gradledger.capture.async_copy import values_soon
@@ -36,14 +36,35 @@ def note_awaited(window: OptimizerWindow, windows: Iterable[OptimizerWindow]) ->
     """
     if len(window.micro_batches) < 2:  # none can have been zeroed
         return
-    awaited: set[int] = set()
+    awaiting: dict[int, set[int | None]] = {}  # optimizers, by micro-batch
     for other in windows:
         for counted in reversed(other.micro_batches if other is not window else ()):
-            awaited.add(id(counted.micro_batch))
+            awaiting.setdefault(id(counted.micro_batch), set()).add(other.index)
             if counted.fresh:
                 break
-    for counted in window.micro_batches if awaited else ():
-        counted.awaited = id(counted.micro_batch) in awaited
+    for counted in window.micro_batches if awaiting else ():
+        counted.awaited = id(counted.micro_batch) in awaiting
+    if awaiting:
+        _note_shared(window, awaiting)
+
+
+def _note_shared(window: OptimizerWindow, awaiting: Mapping[int, set[int | None]]) -> None:
+    """Note that each loss has a separate optimizer beside this one, which some step after.
+
+    As the heads of a trunk have. An optimizer that has stepped on the others, and is reached by
+    this one, too, is the discriminator of a generator: what it stepped on has leaked.
+    """
+    stepped: set[int | None] = set()
+    rest = []
+    for counted in window.micro_batches:
+        others = counted.micro_batch.stepped_by.keys() - {window.index}
+        stepped |= others
+        if not others:
+            rest.append(counted)
+    by_others = [awaiting.get(id(counted.micro_batch), set()) for counted in rest]
+    shared = bool(stepped) and all(each and stepped.isdisjoint(each) for each in by_others)
+    for counted in rest:
+        counted.shared = shared
 
 
 def unfinished_steps(

@@ -276,11 +276,14 @@ class Schedule:
 
 
 def resolve_all(micro_batches: list[Any]) -> list[MicroBatch]:
-    """The records of a step; what was zeroed, and another optimizer will step on, is claimed."""
+    """The records of a step; what another optimizer will step on is claimed, if zeroed or shared.
+
+    A backward with further losses of other optimizers is theirs, as that of a discriminator.
+    """
     records = [counted.resolve() for counted in micro_batches]
-    zeroed = False
+    zeroed, alone = False, not any(record.elsewhere for record in records)
     for counted, record in zip(reversed(micro_batches), reversed(records), strict=True):
-        record.claimed = record.claimed or (counted.awaited and zeroed)
+        record.claimed |= (counted.shared and alone) or (counted.awaited and zeroed)
         zeroed = zeroed or bool(record.fresh)
     return records
 

@@ -149,6 +149,7 @@ class CountedMicroBatch:
     returned: bool = False  # by ``torch.autograd.grad``, and not added to ``.grad``
     already_stepped: bool = False  # another optimizer stepped on it before this one did
     awaited: bool = False  # another optimizer will step on it
+    shared: bool = False  # and it has stepped on no other one of the window, of which others have
     changed: bool = False  # most parameters, since the backward before it in the window
     call: int | None = None  # see ``CalledFrom.locate_backward``
 

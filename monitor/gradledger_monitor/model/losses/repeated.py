@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 
 from gradledger_monitor.ingest.schema import MicroBatch, StepRecord, Term
-from gradledger_monitor.model.losses.names import IndexedMicroBatches
+from gradledger_monitor.model.losses.names import IndexedMicroBatches, have_separate_calls
 from gradledger_monitor.model.numbers import number
 
 EQUAL_LOSS = 1e-5  # relative difference of one loss that is computed twice
@@ -24,13 +24,16 @@ IN_PARTS = (
 def leaked_losses(applied: IndexedMicroBatches) -> list[int]:
     """The indices of micro-batches of a loss on which another optimizer has already stepped.
 
-    None if all have the same losses, or if it has stepped on all: two optimizers then share a loss.
+    None if all have the same losses, at the same lines or not equally often at each of them, or if
+    it has stepped on all: two optimizers then share a loss.
     """
     claimed = [index for index, m in applied if m.claimed]
-    if not claimed:
-        return claimed
+    if not 0 < len(claimed) < len(applied):
+        return []
     losses = {tuple((t.kind, t.head, t.reduction) for t in m.terms) for _, m in applied}
-    return claimed if len(claimed) < len(applied) and len(losses) > 1 else []
+    calls = ({m.call for _, m in applied if m.claimed is claims} for claims in (True, False))
+    apart = have_separate_calls(applied) and set.isdisjoint(*calls)
+    return claimed if len(losses) > 1 or apart else []
 
 
 def discarded(record: StepRecord, applied: IndexedMicroBatches) -> list[MicroBatch]:

@@ -43,7 +43,8 @@ class GradsNotZeroed(Rule):
     **When it is silent**
 
     The gradients are cleared before they are used (the discriminator of a GAN); the
-    ``GradScaler`` skipped the step; two optimizers step on the same loss at different intervals.
+    ``GradScaler`` skipped the step; two optimizers step on the same loss at different intervals;
+    each loss of the window has a separate optimizer beside this one, as the heads of a trunk.
 
     **Incidents**
 
