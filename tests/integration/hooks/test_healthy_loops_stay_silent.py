@@ -386,6 +386,66 @@ def test_two_optimizers_that_share_one_backward_are_two_right_windows() -> None:
     assert answer(recorded) == ({}, "balanced")
 
 
+@pytest.mark.parametrize("trunk_at", [0, 1, 2])
+def test_the_optimizers_of_a_trunk_and_its_heads_step_in_any_order(trunk_at: int) -> None:
+    """Each loss is the trunk's and one head's, whichever steps first."""
+    trunk, heads = nn.Linear(8, 8), [nn.Linear(8, 3) for _ in range(2)]
+    with recording() as recorded:
+        of_trunk = torch.optim.SGD(trunk.parameters(), lr=0.1)
+        of_heads = [torch.optim.SGD(head.parameters(), lr=0.1) for head in heads]
+        for _ in range(6):
+            x, labels = torch.randn(10, 8), torch.randint(0, 3, (2, 10))
+            first, second = (
+                F.cross_entropy(head(trunk(x)), y) for head, y in zip(heads, labels, strict=True)
+            )
+            first.backward()
+            if trunk_at:
+                of_heads[0].step()
+            second.backward()
+            steps = [of_heads[1]] if trunk_at else of_heads
+            for optimizer in [of_trunk, *steps] if trunk_at < 2 else [*steps, of_trunk]:
+                optimizer.step()
+            for optimizer in (of_trunk, *of_heads):
+                optimizer.zero_grad()
+    assert answer(recorded) == ({}, "balanced")
+
+
+def test_a_discriminator_that_trains_the_generator_leaks_into_its_step() -> None:
+    """Both losses are of one kind, and reach both networks."""
+    maker, critic = nn.Linear(4, 8), nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1))
+    criterion, ones = F.binary_cross_entropy_with_logits, torch.ones(7, 1)
+    with recording() as recorded:
+        for_maker = torch.optim.Adam(maker.parameters(), lr=0.01)
+        for_critic = torch.optim.Adam(critic.parameters(), lr=0.01)
+        for _ in range(6):
+            criterion(critic(maker(torch.randn(7, 4))), ones).backward()
+            for_maker.step()
+            for_maker.zero_grad()
+            for_critic.zero_grad()
+            forged = criterion(critic(maker(torch.randn(7, 4))), 1 - ones)  # without detach
+            (criterion(critic(torch.randn(7, 8)), ones) + forged).backward()
+            for_critic.step()
+            for_critic.zero_grad()
+    rules, verdict = answer(recorded)
+    assert (list(rules), verdict) == (["loop.grads_not_zeroed"], "broken")
+
+
+def test_backwards_of_the_same_labels_at_several_lines_are_separate_losses() -> None:
+    """Of clean and of noisy inputs."""
+    torch.manual_seed(0)
+    model, k = nn.Linear(8, 3), 4
+    with recording() as recorded:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(6):
+            for _ in range(k):
+                x, y = torch.randn(10, 8), torch.randint(0, 3, (10,))
+                (F.cross_entropy(model(x), y) / k).backward()
+                (0.5 * F.cross_entropy(model(x + torch.randn(10, 8)), y) / k).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    assert answer(recorded) == ({}, "balanced")
+
+
 def test_a_micro_batch_without_a_single_label_counts_for_nothing() -> None:
     data = windows(4)
     for window in data:

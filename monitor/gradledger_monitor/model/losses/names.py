@@ -21,14 +21,16 @@ def tasks_of(applied: IndexedMicroBatches) -> dict[int, int]:
     """The task of each micro-batch (by index) that has one loss, numbered from 0 in this window.
 
     A loop may call backward for each of its tasks. If they share a head, they also share the labels
-    and differ in their weights, or each has its own constant target, as real and fake. Empty if one
-    of these losses shows no task: then nothing separates the micro-batches. If one of them has
-    several losses, only those that are unlike these are separate.
+    and differ in their weights or in the lines that call backward, or each has its own constant
+    target, as real and fake. Empty if one of these losses shows no task: then nothing separates the
+    micro-batches. If one of them has several losses, only those that are unlike these are separate.
     """
     alone = {index: m for index, m in applied if len(m.terms) == 1}
     heads = {index: m.terms[0].head for index, m in alone.items()}
     if len(alone) < len(applied):
         return _lone_losses(applied)
+    if calls := _calls_on_the_same_labels(alone):
+        return calls
     if not heads or None in heads.values() or 0 in heads.values():
         return {}
     tasks: dict[object, int] = {}
@@ -125,6 +127,28 @@ def _weights_on_the_same_labels(micro_batches: Collection[MicroBatch]) -> list[f
     first, *others = (sorted(each) for each in by_labels.values())
     distinct = len(set(first)) == len(first) > 1
     return first if distinct and all(other == first for other in others) else []
+
+
+def _calls_on_the_same_labels(micro_batches: Mapping[int, MicroBatch]) -> dict[int, int]:
+    """A number for the call of each micro-batch (by index), if each set of labels has all of them.
+
+    Parts of one batch have different labels, so these are several losses of the same data: such as
+    of clean and of noisy inputs.
+    """
+    by_labels: dict[float, Counter[int]] = {}
+    numbers: dict[int, int] = {}
+    for m in micro_batches.values():
+        labels = number(m.fingerprint)
+        if labels is None or m.call is None:
+            return {}
+        numbers.setdefault(m.call, len(numbers))
+        by_labels.setdefault(labels, Counter()).update([m.call])
+    counts = by_labels.values()
+    all_calls = all(len(c) == len(numbers) and len(set(c.values())) == 1 for c in counts)
+    constant = all(m.constant_target for m in micro_batches.values())
+    if len(numbers) < 2 or constant or not all_calls:
+        return {}
+    return {index: numbers[m.call] for index, m in micro_batches.items() if m.call is not None}
 
 
 def _number(micro_batch: MicroBatch, weights: list[float]) -> int:
