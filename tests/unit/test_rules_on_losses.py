@@ -311,5 +311,26 @@ def test_a_little_that_was_learnt_may_be_lost_too() -> None:
 def test_a_cross_entropy_that_explodes_in_the_first_steps_is_not_the_start() -> None:
     exploded = evaluation([2.3, *[3e4, 5e4, 4e4] * 20], "NllLossBackward0")
     assert exploded.verdict == "broken"
-    easy = evaluation([0.2, *[3.5, 3.6] * 30], "NllLossBackward0")  # a first batch of padding
-    assert finding("loss.diverging", easy) is None
+    for first, guess in ((0.2, 3.5), (1e-3, 10.8)):  # a first batch of padding
+        easy = evaluation([first, *[guess, 1.01 * guess] * 30], "NllLossBackward0")
+        assert finding("loss.diverging", easy) is None
+
+
+def test_a_divergence_of_the_first_steps_keeps_its_onset_until_it_is_over() -> None:
+    result = evaluation([2.3] * 5 + [4e4, 5e4] * 11 + [2.31] * 60, "NllLossBackward0")
+    error = finding("loss.diverging", result)
+    assert error is not None and error.last_step > 40
+    assert "It left the range of the start at step 6." in error.summary
+
+
+def test_a_slow_recovery_that_continues_is_no_divergence() -> None:
+    """Noise may hide for some steps that the loss falls; it is not held against the run."""
+    kind = "NllLossBackward0"
+    learnt, up = [1.0 + 1.5 * 0.95**n for n in range(100)], [10.0, 11.0] * 3
+    noise = [1 + 0.2 * ((37 * n) % 11 - 5) / 5 for n in range(500)]
+    slow = [(1.2 + 2.0 * 0.997**n) * each for n, each in enumerate(noise)]
+    error = finding("loss.diverging", evaluation([*learnt, *up, *slow], kind))
+    assert error is None or error.lifecycle == "resolved"
+    stuck = finding("loss.diverging", evaluation([*learnt, *up, *slow[:100], *[2.5] * 400], kind))
+    assert stuck is not None and stuck.lifecycle == "ongoing"
+    assert "stayed above 1.684 for 500 steps" in stuck.summary

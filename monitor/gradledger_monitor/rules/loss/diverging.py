@@ -22,7 +22,8 @@ UNLEARNT = 0.5  # of the decrease from the start to the best: above it, the loss
 REGAINED = 0.2  # of that decrease: below it, what had been learnt is regained after a divergence
 Z = 3.5  # modified z-score above which a loss is out of the range of the best steps
 RISEN = 3.0  # times the largest loss of the start, from which the rise is dated
-JUMP = 10.0  # times the first cross entropy (of 1): one above it is not that of an untrained model
+JUMP = 10.0  # times the first cross entropy: one above it is not that of an untrained model,
+UNTRAINED = 20.0  # nor is one above this: a guess among 500 million classes has less
 HARDER = (
     " The model has unlearnt, or what it is trained on is harder than before: more classes, longer "
     "masks, mixed or noisy examples."
@@ -91,7 +92,7 @@ class Diverging(Rule):
       times the largest of the first 5 steps (of 1, if that is smaller). Otherwise it is
       information: examples that become harder raise the loss, too.
 
-    A cross entropy above 10 times the first one (of 1, if that is smaller) is none of the start.
+    A cross entropy above 20 and above 10 times the first one is none of the start.
 
     The first two remain until what the model had learnt is regained: the median of 20 steps is
     within a fifth of the decrease from the start to the best median before, or in the range of the
@@ -153,6 +154,7 @@ class Diverging(Rule):
         _best=float,
         _deviation=float,
         _above=int,
+        _levels=list[float],
         _is_up=bool,
         _diverged=bool,
         _is_far=bool,
@@ -174,6 +176,8 @@ class Diverging(Rule):
         self._best = math.inf  # lowest median of ``span``
         self._deviation = 0.0  # median absolute deviation of those
         self._above = 0  # steps in a row whose medians are above the middle
+        # medians of ``unlearnt`` steps when that number was 1, 2, 4 ... times as large; two at most
+        self._levels: list[float] = []
         self._is_up = False  # the loss has left the range of its start
         self._onset = Onset()  # where the rise began
         self._is_far = False  # that it was far above its start is reported
@@ -304,7 +308,7 @@ class Diverging(Rule):
         self._entropies += 1
         is_first = self._entropies == 1
         if is_first or (
-            self._entropies <= self.start and entropy <= JUMP * max(LEAST, self._start[0])
+            self._entropies <= self.start and entropy <= max(UNTRAINED, JUMP * self._start[0])
         ):
             self._start.append(entropy)
         self._last.append(entropy)
@@ -314,11 +318,24 @@ class Diverging(Rule):
     def _end_span(self, latest: list[float]) -> None:
         now = median(latest)
         self._above = self._above + self.span if now > self._middle() else 0
-        if not self._above and not self._is_up:
+        self._note_level()
+        if not (self._above or self._is_up or self._diverged):
             self._onset = Onset()  # it has come back, and a later rise begins elsewhere
         if now < self._best:
             self._best = now
             self._deviation = median(abs(each - now) for each in latest)
+
+    def _note_level(self) -> None:
+        times, rest = divmod(self._above, self.unlearnt)
+        if not self._above:
+            self._levels = []
+        elif rest < self.span and times.bit_count() == 1:
+            self._levels = [*self._levels[-1:], median(list(self._last)[-self.unlearnt :])]
+
+    def _is_regaining(self, now: float) -> bool:
+        """Whether a fifth of the rise is regained since half of its steps or less."""
+        before = self._levels[0] if self._levels else now
+        return now - self._best < (1 - REGAINED) * (before - self._best)
 
     def _middle(self) -> float:
         if math.isinf(self._best):
@@ -347,15 +364,16 @@ class Diverging(Rule):
         now = median(last)
         has_risen = now - self._best > (Z / 0.6745) * (self._deviation or LEAST * 1e-3)
         has_risen = has_risen and not _falls(last)
-        if not self._has_learnt() or not (has_risen or self._diverged):
+        if not self._has_learnt() or not (has_risen or self._diverged) or self._is_regaining(now):
             return None
         onset = self._onset.step
         return finding(
             "error" if onset else "info",
             "The model has unlearnt" if onset else "The cross entropy has risen back",
             f"The mean cross entropy fell from {significant(start)} to "
-            f"{significant(self._best)}, rose back to {significant(now)}, and has stayed there "
-            f"for {counted(self._above, 'step')}."
+            f"{significant(self._best)}, rose back, and has stayed above "
+            f"{significant(self._middle())} for {counted(self._above, 'step')}. Its median over "
+            f"the last {counted(len(last), 'step')} is {significant(now)}."
             f"{self._cause() or HARDER}",
             FIX,
             loss=now,
