@@ -57,6 +57,7 @@ class Nonfinite(Rule):
     """
 
     kind = "T"
+    points_at = ("loss", "backward")
     works_on_metric_logs = True
     precondition = ALSO_AT_THE_END
     # norms that left their range before are no symptom: they show how it came to this
