@@ -457,8 +457,10 @@ def rated(*rates: float) -> list[StepFacts]:
 def test_a_rate_of_zero_is_named_once_a_third_of_the_steps_have_it(
     before: int, zeros: int, found: bool
 ) -> None:
-    result = accused(judged(rated(*[0.1] * before, *[0.0] * zeros)))
-    assert ("schedule.zero_lr" in result) == found
+    result = judged(rated(*[0.1] * before, *[0.0] * zeros))
+    assert ("schedule.zero_lr" in accused(result)) == found
+    if not (before or found):  # all steps of a short run: a warm-up may begin like this
+        assert result.coverage["schedule.zero_lr"].startswith("not_measured: the learning rate was")
 
 
 @pytest.mark.parametrize(

@@ -153,7 +153,7 @@ class ZeroLr(Rule):
         several = len(facts.run.optimizers) > 1
         first = self.waits if several else self.start
         if self._zero < (later if self._before else first):
-            return OK
+            return OK if self._before or several else self._none_other()
         since = "from the first step on" if not self._before else "in a row"
         of = f" of {facts.optimizer_label}" if several else ""
         return finding(
@@ -165,6 +165,13 @@ class ZeroLr(Rule):
             FIX_LATER if self._before else FIX,
             steps_at_zero=self._zero,
             from_start=not self._before,
+        )
+
+    def _none_other(self) -> Outcome:
+        """A warm-up may begin like this, and no step has shown that it rises."""
+        return not_measured(
+            f"the learning rate was 0 at each of the {counted(self._zero, 'step')} so far; "
+            f"from {self.start:g} on it is reported"
         )
 
     def _one_group(self, facts: StepFacts, rates: Sequence[Number]) -> Outcome | None:
