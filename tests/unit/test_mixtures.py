@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from gradledger_monitor.model.ranks.mixtures import (
+    adds_changes_up,
     centre_moves,
     changes_of,
     drawn_together,
@@ -18,6 +19,7 @@ from gradledger_monitor.model.ranks.mixtures import (
 )
 
 RANKS, COORDINATES = 4, 16
+SHARES = [1 / RANKS] * RANKS
 DRIFT = 1e-3  # of the models between two averages
 
 
@@ -174,3 +176,29 @@ def test_outer_steps_of_other_parameters_are_not_compared() -> None:
     shorter = [row[:8] for row in rows]
     assert not is_outer_step(shorter, shorter[0], earlier)
     assert changes_of(shorter, shorter[0], earlier) == [shorter[0]]
+
+
+@pytest.mark.parametrize(("factor", "expected"), [(RANKS, True), (1, False), (RANKS / 2, False)])
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_changes_of_all_ranks_may_be_added_up(
+    factor: float, expected: bool, momentum: float
+) -> None:
+    numbers = random.Random(1)
+    row = [numbers.gauss(0, 1) for _ in range(COORDINATES)]
+    earlier: list[list[float]] = []
+    step = [0.0] * COORDINATES
+    for _ in range(3):
+        before = [[v + DRIFT * numbers.gauss(1, 1) for v in row] for _ in range(RANKS)]
+        average = weighted([[b - v for b, v in zip(e, row, strict=True)] for e in before], *SHARES)
+        step = [factor * a + momentum * s for a, s in zip(average, step, strict=True)]
+        after = [v + s for v, s in zip(row, step, strict=True)]
+        added_up = adds_changes_up(before, after, earlier)
+        row, earlier = after, changes_of(before, after, earlier)
+    assert added_up is expected
+
+
+def test_changes_that_one_rank_each_has_made_are_joined() -> None:
+    numbers = random.Random(1)
+    row = [numbers.gauss(0, 1) for _ in range(COORDINATES)]
+    before = [[v + DRIFT * (i % RANKS == r) for i, v in enumerate(row)] for r in range(RANKS)]
+    assert not adds_changes_up(before, [v + DRIFT for v in row], [row])

@@ -137,13 +137,33 @@ def centre_moves(earlier: Sequence[float | None], drawn: Drawn, before: Rows) ->
 
 
 def is_outer_step(before: Rows, row: Sequence[float], earlier: Rows) -> bool:
-    """Whether SGD, with or without a momentum, has made ``row`` of the changes of the models.
+    """Whether SGD, with or without a momentum, has made ``row`` of the changes of the models."""
+    return _outer_factor(before, row, earlier) > 0
+
+
+def adds_changes_up(before: Rows, row: Sequence[float], earlier: Rows) -> bool:
+    """Whether ``row`` has the sum of the changes of all ranks' models, undivided.
+
+    Not where each coordinate is changed by one rank alone, whose changes are meant to be joined.
+    """
+    if abs(_outer_factor(before, row, earlier) / len(before) - 1) > EXACT:
+        return False
+    changes = zip(*(_difference(each, earlier[0]) for each in before), strict=True)
+    by_all = [
+        min(map(abs, column)) > max(SHARE * max(map(abs, column)), SHOWS * abs(then))
+        for column, then in zip(changes, earlier[0], strict=True)
+    ]
+    return by_all.count(True) >= MIN_COORDINATES
+
+
+def _outer_factor(before: Rows, row: Sequence[float], earlier: Rows) -> float:
+    """By what SGD multiplies the average change of the models to make ``row`` of it; 0: it did not.
 
     ``earlier``: what all models became before that, its change then, and the average change of the
     models that led to it; empty where these are not known. Nesterov's step depends on all three.
     """
     if not earlier or len(earlier[0]) != len(row):  # of other parameters
-        return False
+        return 0.0
     start, *momentum = earlier
     step = _difference(row, start)
     columns = [average_change(before, start)]
@@ -153,7 +173,7 @@ def is_outer_step(before: Rows, row: Sequence[float], earlier: Rows) -> bool:
         candidates += [[*columns, last_step], [*columns, last_step, [-v for v in last_change]]]
     # each column but the first may have no part in the step, as at a momentum of 0
     factors = (rank_factors(each, step, EXACT, MIN_COORDINATES) for each in candidates)
-    return any(each and each[0] > 0 for each in factors)
+    return next((each[0] for each in factors if each and each[0] > 0), 0.0)
 
 
 def average_change(before: Rows, start: Sequence[float]) -> list[float]:

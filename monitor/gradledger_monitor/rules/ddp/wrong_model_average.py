@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from gradledger_monitor.model.findings import Doubt, Outcome
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.ranks.exchange import model_average
+from gradledger_monitor.model.ranks.mixtures import adds_changes_up, changes_of
+from gradledger_monitor.model.ranks.topology import NORMALISED
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.tolerances import WEIGHT_HALF
 from gradledger_monitor.rules.ddp.common import SEVERAL_RANKS
@@ -15,6 +17,7 @@ from gradledger_monitor.rules.number_text import significant
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_applicable
 from gradledger_monitor.rules.state import declare
 
+REPEATED = 2  # times in a row: one factor may be that of an outer momentum's first step
 SUBTRACT = ("SGD", "Adam", "AdamW", "NAdam", "RAdam", "RMSprop", "Adagrad")  # the gradient
 
 FIX = """\
@@ -43,7 +46,8 @@ class WrongModelAverage(Rule):
     Ranks that take local steps, and then set their parameters to R times or 1/R times the average
     over the R ranks, or twice in a row to another multiple above 1 (local SGD); or an outer
     optimizer that steps on the sum of the changes of all ranks (DiLoCo), with a learning rate above
-    1/R, or on what the local steps added, which an optimizer subtracts.
+    1/R, or on what the local steps added, which an optimizer subtracts. A warning: twice in a row,
+    the models become the one from which they started plus the sum of the changes of all ranks.
 
     **Why it matters**
 
@@ -71,16 +75,20 @@ class WrongModelAverage(Rule):
     points_at = ("step",)
 
     precondition = SEVERAL_RANKS
-    state = declare(_multiple=float)
+    state = declare(_multiple=float, _earlier=list[list[float]], _added_up=int)
 
     def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
         super().__init__(thresholds)
         self._multiple = 0.0  # of the average, that the parameters became the last time
+        self._earlier: list[list[float]] = []  # of the last equal models: see ``changes_of``
+        self._added_up = 0  # times in a row in which the changes of all ranks were added up
 
     def evaluate(self, window: Window) -> Outcome:
         """What the ranks made of their models, as a multiple of the average."""
         facts = window.facts
         excess = None if facts.missing_ranks else model_average(facts.records)
+        if self._adds_up(facts):
+            return _of_changes(len(facts.records))
         if excess is None:
             return not_applicable("the ranks were not seen to combine their parameters")
         ranks = len(facts.records)
@@ -126,6 +134,17 @@ class WrongModelAverage(Rule):
             times_average=round(excess, 6),
         )
 
+    def _adds_up(self, facts: StepFacts) -> bool:
+        """Whether the models have become the sum of their changes, as they did the last time."""
+        exchange = facts.exchange
+        if exchange is None or not (exchange.equal and exchange.whole):
+            return False
+        before, row = exchange.before, exchange.after[0]
+        added_up = adds_changes_up(before, row, self._earlier)
+        self._earlier = changes_of(before, row, self._earlier)
+        self._added_up = self._added_up + 1 if added_up else 0
+        return self._added_up >= REPEATED and not _divided_by_all(facts)
+
     @staticmethod
     def _away(excess: float, rate: float) -> Outcome:
         return finding(
@@ -150,6 +169,24 @@ class WrongModelAverage(Rule):
             times_average=round(excess, 6),
             learning_rate=rate,
         )
+
+
+def _of_changes(ranks: int) -> Outcome:
+    return finding(
+        "warning",
+        f"The ranks' changes are added up: {ranks} times too large",
+        "Before this step, and the last time, all models were moved by the sum of the changes that "
+        f"the local steps of {ranks} ranks made, not by their average. If the local steps are made "
+        "smaller for it, it is intended.",
+        FIX,
+        times_average=ranks,
+    )
+
+
+def _divided_by_all(facts: StepFacts) -> bool:
+    """Whether each rank divides its loss by the tokens of all ranks, so that a sum is meant."""
+    share = 0.0 if facts.ledger is None else facts.ledger.balance * len(facts.records)
+    return facts.factor_unmeasured == NORMALISED or abs(share - 1) <= WEIGHT_HALF
 
 
 def _is_outer(facts: StepFacts) -> bool:
