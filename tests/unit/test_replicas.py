@@ -643,3 +643,22 @@ def test_copies_of_a_stage_should_stay_equal(earlier: list[float], named: bool) 
     drift = finding(judged(steps))
     assert (drift is not None) is named
     assert drift is None or "Ranks 0, 1 hold no loss" in drift.summary
+
+
+@pytest.mark.parametrize(
+    ("norms", "apart", "severity"),
+    [
+        ((1.0, 1.0 + 1e-7), 1e-5, "info"),
+        ((1.0, 1.0), 1e-5, "error"),  # the ranks' sums are equal bit by bit
+        ((1.0, 1.0 + 1e-7), 0.1, "error"),  # far more than rounding
+    ],
+)
+def test_sums_in_another_order_on_each_rank_differ_by_rounding(
+    norms: tuple[float, float], apart: float, severity: str
+) -> None:
+    equal = [1.0, 2.0]
+    drifted = run((equal, equal), ([2.0, 3.0], [2.0 + apart, 3.0]), norm=norms)
+    report = finding(drifted)
+    assert report is not None
+    assert report.severity == severity
+    assert ("bit by bit" in report.summary) == (severity == "info")

@@ -107,6 +107,11 @@ def norms_differ(facts: StepFacts) -> bool:
     return max(norms) - min(norms) > facts.tolerance * max(norms)
 
 
+def norms_are_same_bits(facts: StepFacts) -> bool:
+    """Whether the ranks' gradients may be equal bit by bit, as after an all-reduce."""
+    return len(set(finite_values(facts, "norm"))) <= 1
+
+
 def norms_by_rank(facts: StepFacts) -> dict[str, float | None]:
     """The norms of the gradients before clipping, which sets many of them to its limit."""
     return {str(r): norm_before_clipping(each) for r, each in list(facts.records.items())[:16]}

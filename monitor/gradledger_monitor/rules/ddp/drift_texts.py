@@ -101,6 +101,21 @@ with torch.no_grad():                   # before the first step
         dist.broadcast(tensor, src=0)"""
 
 
+def of_rounding(replicas: Replicas) -> Outcome:
+    return finding(
+        "info",
+        "The replicas differ by rounding errors",
+        "The ranks step on sums of their gradients that are equal up to rounding, and not bit by "
+        "bit: the ranks may add them up in different orders. "
+        f"{drift(replicas.apart, replicas.total)}. The differences are at most "
+        f"{significant(max(replicas.shares[index] for index in replicas.apart))} times what the "
+        "steps have changed of the parameter. An all-reduce gives all ranks the same bits.",
+        FIX_BY_HAND,
+        parameters=replicas.listed(replicas.apart)[:16],
+        parameters_total=replicas.total,
+    )
+
+
 def not_averaged(parameters: Sized, total: int) -> str:
     return (
         f"the ranks average their parameters, and {share(parameters, total)} afterwards: whether "

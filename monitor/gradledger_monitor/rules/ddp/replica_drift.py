@@ -18,6 +18,7 @@ from gradledger_monitor.rules.ddp.common import (
     finite_values,
     hook_combines_nothing,
     may_be_divided,
+    norms_are_same_bits,
     of_shards,
     unwaited,
 )
@@ -78,6 +79,7 @@ class ReplicaDrift(Rule):
     ranks communicate inside backward, too. Or the ranks hold one model in parts, which have
     gradients, and equal losses of the same data at first, but different ones once their copies of
     the other parts differ.
+    Information: they step on sums that are equal up to rounding, and not bit by bit.
     A warning: as many numbers as there are gradients are all-reduced before each step, but each
     rank steps on the gradients that it computed.
 
@@ -359,6 +361,8 @@ class ReplicaDrift(Rule):
             return not_applicable("groups of ranks train apart")
         if not (combined.scales or replicas.drifted or self._started_apart):
             return not_measured(texts.DIFFERED_AT_START)
+        if combined.factor and replicas.apart_by_rounding and not norms_are_same_bits(facts):
+            return texts.of_rounding(replicas)
         title, summary, fix = self._difference(facts, combined)
         return finding(
             "error",

@@ -15,6 +15,7 @@ from gradledger_monitor.rules.ddp.common import finite_values
 from gradledger_monitor.rules.state import declare
 
 SAME = tolerances.REPLICAS
+ROUNDING = 1e-4  # of the way that a parameter has moved: what another order of sums makes of it
 
 
 class Replicas:
@@ -35,6 +36,8 @@ class Replicas:
         copies=dict[int, list[list[int]]],
         copies_apart=dict[int, list[int]],
         copies_equal_again=bool,
+        at_first=dict[int, float],
+        shares=dict[int, float],
     )
 
     def __init__(self) -> None:
@@ -53,6 +56,9 @@ class Replicas:
         self.copies: dict[int, list[list[int]]] = {}
         self.copies_apart: dict[int, list[int]] = {}  # those whose copies differ now, with shapes
         self.copies_equal_again = False  # all of those were equal later, bit by bit
+        self.at_first: dict[int, float] = {}  # the first rank's fingerprints
+        # how far the ranks are apart, as a share of how far the parameter has moved since then
+        self.shares: dict[int, float] = {}
 
     def add(self, facts: StepFacts) -> None:
         """Compare the ranks in one step; those that hold one model in parts, if they do."""
@@ -76,6 +82,8 @@ class Replicas:
                 continue
             differ = differ_by(values, SAME)
             by_rank = dict(zip(records, values, strict=True))
+            moved = abs(values[0] - self.at_first.setdefault(index, values[0]))
+            self.shares[index] = (max(values) - min(values)) / moved if moved else math.inf
             if index not in self.differed_at_first:
                 self.differed_at_first[index] = differ
                 self.copies[index] = _copies(by_rank) if differ else []
@@ -118,6 +126,11 @@ class Replicas:
     def drifted(self) -> dict[int, list[int]]:
         """Parameters that differed, and were equal when first measured, with their shapes."""
         return {i: s for i, s in self.apart.items() if not self.differed_at_first[i]}
+
+    @property
+    def apart_by_rounding(self) -> bool:
+        """Whether all differences are far below what the steps of any mistake would make."""
+        return all(self.shares[index] <= ROUNDING for index in self.apart)
 
     def start_apart(self, facts: StepFacts) -> bool:
         """Whether the ranks combine gradients of parameters that differ before the first step.
