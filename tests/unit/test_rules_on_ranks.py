@@ -529,6 +529,18 @@ def test_a_skipped_step_and_a_loop_that_synchronises_by_hand_are_left_alone(
 # ---------------------------------------------------------------------- why nothing is reported
 
 
+def test_ranks_that_combine_nothing_do_not_synchronise_exactly_once() -> None:
+    steps = [
+        facts(*[rank(None, wrapper=None, sync="none", norm=n, number=i) for n in (1.0, 2.0)])
+        for i in range(1, 4)
+    ]
+    evaluation = judged(steps)
+    (node,) = (node for node in evaluation.tree if node.node == "ddp")
+    assert node.status == "not_applicable"
+    assert node.reason == "no wrapper and no collective combines the gradients of the ranks"
+    assert not evaluation.findings
+
+
 @pytest.mark.parametrize("rule", ["ddp.duplicate_data", DRIFT, "ddp.uneven_microbatches"])
 def test_what_needs_all_ranks_states_which_one_is_missing(rule: str) -> None:
     step = facts(rank("sync"), rank("sync"), world_size=3)
@@ -549,7 +561,7 @@ def test_ranks_without_a_wrapper_are_asked_nothing_about_one() -> None:
         answer("ddp.duplicate_data", step) == "not_applicable: no data-parallel wrapper is in use"
     )
     assert answer("ddp.never_synced", step) == (
-        "not_applicable: no data-parallel wrapper holds the optimizer's parameters"
+        "not_applicable: no wrapper and no collective combines the gradients of the ranks"
     )
 
 
@@ -598,6 +610,18 @@ def test_equal_data_of_ranks_that_combine_each_gradient_themselves_are_reported(
         steps.append(facts(*pair))
     named = {finding.rule for finding in judged(steps).findings}
     assert ("ddp.duplicate_data" in named) == reported
+
+
+def test_ranks_that_each_compute_the_same_training_are_information() -> None:
+    steps = []
+    for number in range(1, 5):
+        made = rank(None, number=number, wrapper=None, sync="none", collectives_after=0)
+        made.micro_batches[0].fingerprint = 10.5 * number
+        made.replica = Replica(1, [0], [1.0 * number], [[8]])
+        steps.append(facts(made, made))
+    (finding,) = judged(steps).findings
+    assert (finding.rule, finding.severity) == ("ddp.duplicate_data", "info")
+    assert finding.title == "The ranks compute the same training"
 
 
 def few_labels(equal_losses: bool) -> Finding | None:

@@ -140,6 +140,12 @@ PREPARED = """\
 # an optimizer that is not prepared does not know where a window ends:
 optimizer = accelerator.prepare(optimizer)"""
 
+# Of ranks that each compute the same training: no call that one of them makes is wrong.
+ONE_TRAINING = """\
+# To train one model on all data, share out the data (DistributedSampler) and wrap the model in
+# DistributedDataParallel. Accelerate does both in prepare(), if it is configured for several
+# processes. To train one model once, start one process."""
+
 # Families of rules whose snippets contain calls of a training loop. Those on reductions have their
 # own for each framework.
 _OF_LOOPS = ("clip.", "ddp.", "loop.", "scaler.", "scheduler.")
@@ -157,7 +163,7 @@ def fix(run: RunInfo, rule: str, plain: str, of_page: str = "") -> str:
     ``of_page`` is the one snippet that the page of the rule shows.
     ``tests/museum/fixes`` and ``tests/frameworks/fixes`` run the fixes that are shown.
     """
-    if plain == PREPARED:
+    if plain in (PREPARED, ONE_TRAINING):
         return plain
     name = framework(run)
     proved = FRAMEWORK_FIXES.get(rule, {}).get(name)

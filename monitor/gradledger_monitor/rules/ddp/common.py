@@ -40,6 +40,26 @@ def _without_stages(window: Window) -> Outcome | None:
     return None if parts else _without_models(window)
 
 
+def combines_nothing(facts: StepFacts) -> bool:
+    """Whether ranks without a wrapper communicate nothing that may combine their gradients.
+
+    An average of equal gradients leaves them as they are.
+    """
+    records = facts.records.values()
+    if facts.record.wrapper is not None or facts.all_reduce is not None:
+        return False
+    silent = not any(record.collectives_after for record in records) or norms_differ(facts)
+    return silent and all(record.sync == "none" for record in records)
+
+
+def _not_combined(window: Window) -> Outcome | None:
+    """The outcome for one rank, or for ranks that are not seen to combine gradients."""
+    facts = window.facts
+    alone = combines_nothing(facts) and not facts.missing_ranks
+    return _not_parallel(window) or (not_applicable(NOT_COMBINED) if alone else None)
+
+
+NOT_COMBINED = "no wrapper and no collective combines the gradients of the ranks"
 NO_STEP = not_applicable("no step, and no change of the models")
 SEVERAL_RANKS_TO_THE_END = Precondition(
     "several ranks train together, or average their models at the end", _without_models, ended=True
@@ -48,6 +68,7 @@ SEVERAL_RANKS_OR_STAGES = Precondition(
     "several ranks train together, also as stages", _without_stages, ended=True
 )
 SEVERAL_RANKS = Precondition("several ranks train together", _not_parallel)
+COMBINED_GRADIENTS = Precondition("several ranks may combine their gradients", _not_combined)
 
 
 def of_shards(facts: StepFacts) -> Outcome:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from gradledger_monitor.ingest.schema import StepRecord
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.step_facts import StepFacts
-from gradledger_monitor.rules.ddp.common import SEVERAL_RANKS, names
+from gradledger_monitor.rules.ddp.common import SEVERAL_RANKS, combines_nothing, names
 from gradledger_monitor.rules.ddp.replicas import Replicas
 from gradledger_monitor.rules.definition import DEFAULTS, Parameter
 from gradledger_monitor.rules.fingerprints import Fingerprints
+from gradledger_monitor.rules.framework_fixes import ONE_TRAINING
 from gradledger_monitor.rules.number_text import counted
 from gradledger_monitor.rules.rule import (
     OK,
@@ -40,6 +41,9 @@ OF_ALL_RANKS = (
 )
 
 
+NO_WRAPPER = not_applicable("no data-parallel wrapper is in use")
+
+
 class DuplicateData(Rule):
     """Ranks train on the same data.
 
@@ -49,7 +53,9 @@ class DuplicateData(Rule):
     windows in a row, or in as many more as chance makes unlikely: batches of few labels are often
     equal. Equal losses count, too. Fingerprints that do not vary are not compared. The ranks are
     those of a data-parallel wrapper; or all their parameters are equal, and the loop communicates
-    at least once for each parameter between the last backward and the step.
+    at least once for each parameter between the last backward and the step. If nothing combines
+    the gradients of ranks with equal parameters, each of them computes the same training, which is
+    information.
 
     **Why it matters**
 
@@ -99,9 +105,14 @@ class DuplicateData(Rule):
 
     def evaluate(self, window: Window) -> Outcome:
         """Equal fingerprints on two ranks, in several windows in a row."""
-        facts = window.facts
-        if facts.record.wrapper is None and not self._combined_by_hand(facts):
-            return not_applicable("no data-parallel wrapper is in use")
+        outcome, facts = self._evaluate(window.facts), window.facts
+        if outcome.status != "finding" and combines_nothing(facts):
+            return NO_WRAPPER
+        return outcome
+
+    def _evaluate(self, facts: StepFacts) -> Outcome:
+        if facts.record.wrapper is None and not self._may_be_replicas(facts):
+            return NO_WRAPPER
         if facts.missing_ranks:
             return not_measured(facts.missing_ranks)
         if any("gathered" in m.missing for r in facts.records.values() for m in r.micro_batches):
@@ -118,6 +129,8 @@ class DuplicateData(Rule):
         twins = [rank for rank in others if self._same(first, rank)]
         if not twins or not self._varied():
             return OK
+        if combines_nothing(facts):
+            return about_steps(_each_alone([first, *twins]), self._steps)
         report = finding(
             "error",
             "Ranks train on the same data",
@@ -130,8 +143,9 @@ class DuplicateData(Rule):
         )
         return about_steps(report, self._steps)
 
-    def _combined_by_hand(self, facts: StepFacts) -> bool:
-        """Whether the loop may have combined each gradient of replicas, all after backward.
+    def _may_be_replicas(self, facts: StepFacts) -> bool:
+        """Whether the loop may have combined each gradient of replicas, all after backward; or
+        none, and yet all ranks have the same parameters.
 
         Equal gradients do not show that. Tensor-parallel ranks hold different parameters, and
         communicate inside backward.
@@ -140,7 +154,7 @@ class DuplicateData(Rule):
         parameters = self._replicas.total
         if not parameters or self._replicas.apart:
             return False
-        return all(
+        return combines_nothing(facts) or all(
             (record.collectives_after or 0) >= parameters
             and not any(m.collectives for m in record.micro_batches)
             for record in facts.records.values()
@@ -170,6 +184,19 @@ class DuplicateData(Rule):
         """Whether most micro-batches of the first rank differ from each other."""
         values = [p for prints in self._windows for p in prints[min(prints)]]
         return len(set(values)) * 2 > len(values)
+
+
+def _each_alone(ranks: Sequence[int]) -> Outcome:
+    """Ranks that each compute the same training, such as processes that know of no other."""
+    return finding(
+        "info",
+        "The ranks compute the same training",
+        f"{names(ranks)} have the same parameters and the same data, and no wrapper and no "
+        "collective combines their gradients: each of them trains the same model, and those after "
+        "the first add cost alone.",
+        ONE_TRAINING,
+        ranks=list(ranks)[:64],
+    )
 
 
 def _prints(record: StepRecord) -> tuple[float, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.ranks.manual_all_reduce import ManualAllReduce
 from gradledger_monitor.model.step_facts import StepFacts
-from gradledger_monitor.rules.ddp.common import SEVERAL_RANKS, synced
+from gradledger_monitor.rules.ddp.common import COMBINED_GRADIENTS, synced
 from gradledger_monitor.rules.ddp.wrong_microbatch_synced import FIX_BY_HAND, FIX_FSDP2
 from gradledger_monitor.rules.number_text import counted, data_size, significant
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_measured, ok
@@ -54,7 +54,7 @@ class MissingNoSync(Rule):
     """
 
     points_at = ("backward",)
-    precondition = SEVERAL_RANKS
+    precondition = COMBINED_GRADIENTS
 
     def evaluate(self, window: Window) -> Outcome:
         """Synchronised micro-batches before the last, which is synchronised too."""

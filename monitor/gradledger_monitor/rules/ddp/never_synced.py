@@ -11,7 +11,9 @@ from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.ranks.norms import norms_are_equal
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.ddp.common import (
+    NOT_COMBINED,
     SEVERAL_RANKS_TO_THE_END,
+    combines_nothing,
     hook_combines_nothing,
     norms_by_rank,
     norms_differ,
@@ -51,6 +53,7 @@ LATER = (
     ". If they average these later, as in local SGD, this is intended; the finding is withdrawn "
     "at their first average."
 )
+NO_WRAPPER = "no data-parallel wrapper holds the optimizer's parameters"
 EQUAL_ALL_THE_SAME = (
     "no collective ran, and yet the gradients have the same norm on all ranks: they have the same "
     "data, something besides torch.distributed combines their gradients, or each rank scales its "
@@ -131,7 +134,7 @@ class NeverSynced(Rule):
         if self._copies.windows >= self.windows:
             return self._copies.finding(facts)
         if record.wrapper is None:
-            return not_applicable("no data-parallel wrapper holds the optimizer's parameters")
+            return not_applicable(NOT_COMBINED if combines_nothing(facts) else NO_WRAPPER)
         if record.skipped or not facts.applied:
             return OK
         self._defers |= any(len(r.micro_batches) != 1 for r in facts.records.values())

@@ -8,7 +8,7 @@ from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.ranks.topology import steps_along
 from gradledger_monitor.model.token_ledger import Ledger, WeightedTokens, build_ledger
 from gradledger_monitor.model.unmeasured import NO_BACKWARD
-from gradledger_monitor.rules.ddp.common import SEVERAL_RANKS, names
+from gradledger_monitor.rules.ddp.common import COMBINED_GRADIENTS, names
 from gradledger_monitor.rules.definition import Parameter
 from gradledger_monitor.rules.number_text import percent
 from gradledger_monitor.rules.objective_names import element_name
@@ -61,7 +61,7 @@ class UnevenMicrobatches(Rule):
 
     least = Parameter(0.01, "misallocation below which unequal weights are left alone", most=1.0)
 
-    precondition = SEVERAL_RANKS
+    precondition = COMBINED_GRADIENTS
 
     def evaluate(self, window: Window) -> Outcome:
         """Different K, unless the token-mean contract holds."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.step_facts import StepFacts
-from gradledger_monitor.rules.ddp.common import SEVERAL_RANKS, names, norms_differ, synced
+from gradledger_monitor.rules.ddp.common import COMBINED_GRADIENTS, names, norms_differ, synced
 from gradledger_monitor.rules.number_text import counted
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_measured
 
@@ -66,7 +66,7 @@ class WrongMicrobatchSynced(Rule):
     points_at = ("backward",)
     inhibits = ("ddp.replica_drift", "norm.*", "loss.*")
 
-    precondition = SEVERAL_RANKS
+    precondition = COMBINED_GRADIENTS
 
     def evaluate(self, window: Window) -> Outcome:
         """Synchronised early, not at the end."""
