@@ -7,6 +7,7 @@ and the service compares the ranks: nothing is sent between the ranks.
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary, WeakSet
@@ -17,6 +18,7 @@ from gradledger.capture.isolation import is_dtensor
 from gradledger.capture.layers.parameter_names import names_of
 from gradledger.capture.open_records import OpenStep
 from gradledger.capture.replica_sample import OpenModels, OpenReplica
+from gradledger.identity import rank_and_world
 from gradledger.observers.base import Observer
 from gradledger.observers.ranks.process_groups import sequence_number
 
@@ -45,6 +47,8 @@ class ParameterUpdates(Observer):
         super().__init__()
         self._totals: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # parameters, by window
         self._named = 0  # optimizers
+        # as one of several ranks, which may have no process group
+        self._launched = rank_and_world(os.environ)[1] > 1
 
     def step_begins(self, step: OpenStep, window: OptimizerWindow) -> None:
         """Sample the parameters before the step."""
@@ -53,7 +57,7 @@ class ParameterUpdates(Observer):
             step.parameters_after = step.update.parameters_after
         elif step.step % EVERY == 1:
             step.parameters_before = copy_coordinates(window.probed_parameters)
-        if "sync" not in step.fields:
+        if "sync" not in step.fields and not (self._launched and "sync" not in step.missing):
             return
         if step.fields.get("wrapper") in (None, "ddp") or step.fields.get("outside"):
             self._sample_replica(step, window)
