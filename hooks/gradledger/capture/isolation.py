@@ -175,7 +175,7 @@ def number_at_once(value: Any) -> float | None:
         return None
     if not isinstance(value, torch.Tensor):
         return float(value)
-    return float(value.detach()) if value.is_cpu else None
+    return float(value.item()) if value.is_cpu else None
 
 
 def is_abstract(tensor: Any) -> bool:

@@ -29,7 +29,6 @@ from gradledger.observers.losses.found_losses import (
     GraphPath,
     LossNode,
     constant_of,
-    divides_by_one,
     element_count,
     graph_inputs,
     saved_factor,
@@ -73,6 +72,8 @@ class _Walk:
     ) -> None:
         self.losses: list[LossNode] = []
         self._scaling, self._ends = scaling, ends
+        self._used: set[Any] = set()  # by loss nodes
+        self._met: set[Any] = set()  # of these, those that a descent reached
         self._queue = deque([_Visit(root, DIRECT)])
         self._visited = {root.node}
         self._owners: dict[Any, list[LossNode]] = {}
@@ -115,10 +116,19 @@ class _Walk:
         return self.losses
 
     def shared(self) -> frozenset[Any]:
-        """The nodes on the way to the elements of a loss that a loss node uses, too."""
-        whole = (loss for loss in self.losses if loss.elements is None and not loss.hidden)
-        used = (edge.node for loss in whole for _, edge in graph_inputs(loss.smoothed or loss.node))
-        return frozenset(node for node in used if node in self._owners)
+        """The nodes on the way to the elements of a loss that a loss node uses, too.
+
+        None if no descent passed one of them: then the walk ended at each already.
+        """
+        for loss in self.losses:
+            self._use(loss)
+        passed = self._used & self._owners.keys()
+        return frozenset(passed | self._met) if passed else frozenset()
+
+    def _use(self, loss: LossNode) -> None:
+        if loss.elements is None and not loss.hidden:
+            node = loss.smoothed or loss.node
+            self._used.update(below for below, _ in node.next_functions if below is not None)
 
     def _add_functions(self) -> None:
         """The functions below which no loss was found are losses, such as a log-sum-exp of pairs.
@@ -143,6 +153,7 @@ class _Walk:
                 other.alike.append(loss.node)
                 return
         self.losses.append(loss)
+        self._use(loss)
 
     def _hidden_loss(self, visit: _Visit) -> LossNode | None:
         """A function that reduces by itself, if no loss is below it that shows the weights."""
@@ -158,8 +169,9 @@ class _Walk:
         return LossNode(node, node.name(), visit.path, hidden=True)
 
     def _descend(self, reduction: Any, path: GraphPath) -> None:
-        descent = Descent(reduction, path, self._owners, self._ends, self._spend)
+        descent = Descent(reduction, path, self._owners, self._ends, self._used, self._spend)
         descent.run()
+        self._met.update(descent.met)
         for loss in descent.losses:
             if len(descent.losses) > 1:
                 loss.reduction = None  # its elements are those of all parts
@@ -184,8 +196,8 @@ class _Walk:
             self._functions += [_Visit(visit.edge, path)] if is_number else []
         elif not path.nonlinear and name == PRODUCT_OF_VECTORS:
             self._functions.append(_Visit(visit.edge, path._replace(function=node)))
-        if not _scales(node, self._scaling) and not _divides_losses_by_one(node, name):
-            path = path.through(node, name)
+        if not _scales(node, self._scaling):
+            path = _through(path, node, name)
         for _, edge in inputs:
             self._push(edge, path)
 
@@ -219,20 +231,20 @@ def _scales(node: Any, scaling: frozenset[int]) -> bool:
 
 def _find_below_constants(root: Any, scaling: frozenset[int]) -> LossNode | None:
     """The loss node, if only products with constants are above it, as in most loops."""
-    node, path = root, DIRECT
-    for _ in range(MAX_CONSTANTS):
-        name = node.name()
-        if name in LOSS_NODES:
-            return LossNode(node, name, path)
-        if name not in SCALINGS:
+    node, scalings = root, []
+    while node.name() not in LOSS_NODES:
+        if node.name() not in SCALINGS or len(scalings) == MAX_CONSTANTS - 1:
             return None
         (below, _), *constants = node.next_functions
         if below is None or any(function is not None for function, _ in constants):
             return None
-        if not _scales(node, scaling):
-            path = path.through(node, name)
+        scalings.append(node)
         node = below
-    return None
+    path = DIRECT
+    for each in scalings:
+        if not _scales(each, scaling):
+            path = path.through(each, each.name())
+    return LossNode(node, node.name(), path)
 
 
 def below_scaling(root: Edge, scaling: frozenset[int]) -> Edge:
@@ -276,13 +288,18 @@ def _through_compiled(path: GraphPath, divided: bool) -> GraphPath:
     return path.divided_by(0.0) if divided and path.function is None else path
 
 
-def _divides_losses_by_one(node: Any, name: str) -> bool:
-    """Whether a node divides several losses by 1, the number of steps that Accelerate knows of.
+def _through(path: GraphPath, node: Any, name: str) -> GraphPath:
+    """The path continued through ``node``, unless that divides several losses by 1.
 
-    Of a single loss, 1 may be the number of its tokens.
+    This is the number of steps that Accelerate knows of; of a single loss, it may be the number of
+    its tokens.
     """
-    if not name.startswith("DivBackward") or not divides_by_one(node):
-        return False
+    further = path.through(node, name)
+    by_one = further.by_one and not path.by_one
+    return path if by_one and _is_sum_of_losses(node) else further
+
+
+def _is_sum_of_losses(node: Any) -> bool:
     for _ in range(MAX_CONSTANTS):
         inputs = graph_inputs(node)
         if node.name() not in SCALINGS or len(inputs) != 1:

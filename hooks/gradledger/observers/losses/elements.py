@@ -90,19 +90,21 @@ class _Position:
     index: int  # of the input of the lowest of them that leads here
     uniform: bool = True  # nothing since then gives elements different weights
 
-    def below(self, index: int, edge: Edge, uniform: bool = False) -> _Position:
-        """The position at an input of this node."""
+    def below(self, inputs: list[tuple[int, Edge]], uniform: bool) -> list[_Position]:
+        """The positions at inputs of this node."""
         node = self.edge.node
-        path = self.path.through(node, node.name())
-        return _Position(edge, path, (*self.trail, node), index, self.uniform and uniform)
+        path, trail = self.path.through(node, node.name()), (*self.trail, node)
+        uniform = uniform and self.uniform
+        return [_Position(edge, path, trail, index, uniform) for index, edge in inputs]
 
 
 class Descent:
     """The walk below one outermost reduction: its ``losses``, and the ``numbers`` to walk from.
 
     ``owners`` are the losses of the reductions that passed a node: a second one does not pass it,
-    because the gradient below is that of both. At one of ``ends`` it ends. ``spend`` counts a
-    visited node, and returns False if there were too many.
+    because the gradient below is that of both. At one of ``ends`` it ends, and where it would pass
+    one of ``used``, the nodes that loss nodes use: these are ``met``. ``spend`` counts a visited
+    node, and returns False if there were too many.
     """
 
     def __init__(
@@ -111,12 +113,14 @@ class Descent:
         path: GraphPath,
         owners: dict[Any, list[LossNode]],
         ends: frozenset[Any],
+        used: set[Any],
         spend: Callable[[], bool],
     ) -> None:
         self.losses: list[LossNode] = []
+        self.met: list[Any] = []
         self.numbers: list[tuple[Edge, GraphPath]] = []
         self._reduction, self._path = reduction, path
-        self._owners, self._ends, self._spend = owners, ends, spend
+        self._owners, self._ends, self._used, self._spend = owners, ends, used, spend
         ((index, edge),) = graph_inputs(reduction)
         self._single = element_count(edge) == 1
         self._join: _Position | None = None  # the uppermost ``cat`` or ``stack``
@@ -167,21 +171,25 @@ class Descent:
             self.numbers += [(edge, position.path) for edge in numbers]
             return
         if name in JOINS:
-            self._join = self._join or position
-            followed = [position.below(index, edge) for index, edge in inputs if edge.shape]
-            followed = followed if len(inputs) <= MAX_PARTS else []
+            uniform, edges = False, [each for each in inputs if each[1].shape]
+            edges = edges if len(inputs) <= MAX_PARTS else []
         else:
-            uniform = _keeps_even(node, _EVEN)
             edges = self._linear_inputs(position.edge, inputs)
-            followed = [position.below(i, edge, uniform and len(inputs) == 1) for i, edge in edges]
-        if not followed:
+            uniform = len(inputs) == 1 and _keeps_even(node, _EVEN)
+        if edges and node in self._used:
+            self.met.append(node)
+            self._end_at_elements(position)
+            return
+        if name in JOINS:
+            self._join = self._join or position
+        if not edges:
             self._end_at_elements(position)
         elif node in self._owners:
             for loss in self._owners[node]:
                 loss.reduction = None  # the elements of two reductions
         else:
             self._owners[node] = self.losses
-            self._positions += followed
+            self._positions += position.below(edges, uniform)
 
     def _linear_inputs(self, edge: Edge, inputs: list[tuple[int, Edge]]) -> list[tuple[int, Edge]]:
         """The input of a node that its output is linear in; none if it is not."""
@@ -421,31 +429,30 @@ def depends_on_parameters_alone(node: Any) -> bool:
     """Whether a node is a function of parameters: no input of a layer is data.
 
     An elementwise operation with data is recognised by its shape, which is not the parameter's.
+    Most nodes have too many below them, so these are counted before any is looked at.
     """
-    queue, visited = deque([node]), {node}
-    while queue and len(visited) <= MAX_INSIDE:
-        current = queue.popleft()
-        inputs = [below for below, _ in current.next_functions if below is not None]
-        if current.name() == PARAMETER:
-            if not isinstance(current.variable, Parameter):
-                return False
-        elif _has_data(current, inputs):
-            return False
-        for below in inputs:
-            if below not in visited:
+    nodes, visited = [node], {node}
+    for current in nodes:  # which grows
+        for below, _ in current.next_functions:
+            if below is not None and below not in visited:
                 visited.add(below)
-                queue.append(below)
-    return not queue
+                nodes.append(below)
+        if len(nodes) > MAX_INSIDE:
+            return False
+    return not any(map(_has_data, nodes))
 
 
-def _has_data(node: Any, inputs: list[Any]) -> bool:
-    """Whether an input of the node may be data: one that is not in the graph."""
+def _has_data(node: Any) -> bool:
+    """Whether a node is data that has a gradient, or an input of it, not in the graph, may be."""
     name = node.name()
+    if name == PARAMETER:
+        return not isinstance(node.variable, Parameter)
+    inputs = graph_inputs(node)
     if not inputs or name == "EmbeddingBackward0" or isinstance(node, BackwardCFunction):
         return True
     if len(inputs) == len(node.next_functions):
         return False
     if name in LAYERS:
         return True
-    largest = max(element_count(edge) for _, edge in graph_inputs(node))
+    largest = max(element_count(edge) for _, edge in inputs)
     return element_count(Edge(node)) > largest

@@ -184,12 +184,6 @@ def is_number(node: Any) -> bool:
     return isinstance(other, (int, float)) or (other is not None and other.dim() == 0)
 
 
-def divides_by_one(node: Any) -> bool:
-    """Whether a quotient is what it divides."""
-    other = _other(node) if _divides(node) else None
-    return _is_constant(other) and number_at_once(other) == 1.0
-
-
 def _divides(node: Any) -> bool:
     """Whether the graph is above the line of a quotient, and not only below it."""
     return node.next_functions[0][0] is not None
@@ -198,10 +192,12 @@ def _divides(node: Any) -> bool:
 def constant_of(node: Any) -> Constant | None:
     """The constant of a product or quotient; None if there is none."""
     other = _other(node)
-    if not _is_constant(other):
+    if getattr(other, "requires_grad", False):
         return None
     number = number_at_once(other)  # a number is saved as a 0-dim CPU tensor in a graph
-    return Deferred(other, volatile=True) if number is None else number
+    if number is not None or not is_real_number(other):
+        return number
+    return Deferred(other, volatile=True)
 
 
 def saved_factor(node: Any, name: str, inverse: bool) -> Constant | None:
@@ -215,10 +211,6 @@ def saved_factor(node: Any, name: str, inverse: bool) -> Constant | None:
     factor = value.detach().float().reciprocal() if inverse else value.detach()
     number = number_at_once(factor)
     return Deferred(factor, volatile=True) if number is None else number
-
-
-def _is_constant(other: Any) -> bool:
-    return is_real_number(other) and not getattr(other, "requires_grad", False)
 
 
 def _other(node: Any) -> Any:

@@ -40,7 +40,7 @@ GuardHook = Callable[[Hook], Hook]
 
 def reduces_by_itself(edge: Edge) -> bool:
     """Whether a custom function, or a compiled graph, returns one number of what is no number."""
-    if edge.shape != () or not isinstance(edge.node, BackwardCFunction):
+    if not isinstance(edge.node, BackwardCFunction) or edge.shape != ():
         return False
     if call_of(edge.node) is not None:
         return True
