@@ -118,7 +118,7 @@ class _Walk:
     def shared(self) -> frozenset[Any]:
         """The nodes on the way to the elements of a loss that a loss node uses, too.
 
-        None if no descent passed one of them: then the walk ended at each already.
+        There are none if no descent passed one of them: the walk has ended at each already.
         """
         for loss in self.losses:
             self._use(loss)
@@ -231,7 +231,7 @@ def _scales(node: Any, scaling: frozenset[int]) -> bool:
 
 def _find_below_constants(root: Any, scaling: frozenset[int]) -> LossNode | None:
     """The loss node, if only products with constants are above it, as in most loops."""
-    node, scalings = root, []
+    node, scalings = root, list[Any]()
     while node.name() not in LOSS_NODES:
         if node.name() not in SCALINGS or len(scalings) == MAX_CONSTANTS - 1:
             return None
