@@ -413,6 +413,31 @@ def classes_and_rebuilt(call: Call, batch: Any) -> list[Sum]:
     return [(F.cross_entropy(logits, y, reduction="sum"), len(x)), (0.5 * squared, x.numel())]
 
 
+def hard_tokens(call: Call, batch: Any) -> Sum:
+    """Cross entropy of the tokens above 3, over all labels that count."""
+    ids, labels = batch
+    losses = F.cross_entropy(call(ids).transpose(1, 2), labels, reduction="none")
+    return losses[losses > 3.0].sum(), float((labels != IGNORED).sum())
+
+
+def detected(call: Call, batch: Any) -> Sum:
+    """Of a detector: both losses of all images, by the anchors that match an object."""
+    losses, matched = torch.zeros(()), 0.0
+    for anchors, labels, offsets in batch:
+        (classes, boxes), positive = call(anchors), labels > 0
+        losses = losses + F.cross_entropy(classes, labels, reduction="sum")
+        distances = F.smooth_l1_loss(boxes[positive], offsets[positive].double(), reduction="sum")
+        losses, matched = losses + distances, matched + float(positive.sum())
+    return losses, matched
+
+
+def ranked_and_decayed(call: Call, batch: Any) -> Sum:
+    """How every item is ranked, and a thousandth of the squares of its embeddings."""
+    user, good, bad = call(*batch)
+    ranking = -F.logsigmoid((user * (good - bad)).sum(-1)).sum()
+    return ranking + 1e-3 * sum(part.pow(2).sum() for part in (user, good, bad)), float(len(user))
+
+
 OBJECTIVES: dict[str, Callable[[Any, Any], Sum | list[Sum]]] = {
     name: function
     for name, function in globals().items()

@@ -5,9 +5,22 @@ import torch.nn.functional as F
 from torch import nn
 
 torch.manual_seed(81)
-body, classes, boxes = nn.Linear(12, 24), nn.Linear(24, 5), nn.Linear(24, 4)
-model = nn.ModuleList([body, classes, boxes])
+
+
+class Detector(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Linear(12, 24)
+        self.classes, self.boxes = nn.Linear(24, 5), nn.Linear(24, 4)
+
+    def forward(self, anchors):
+        features = torch.relu(self.body(anchors))
+        return self.classes(features), self.boxes(features)
+
+
+model = Detector()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+windows = []
 
 
 def image():
@@ -23,10 +36,10 @@ for _ in range(8):
         matched = sum(int((labels > 0).sum()) for _, labels, _ in images)
         loss = torch.zeros(())
         for anchors, labels, offsets in images:
-            features, positive = torch.relu(body(anchors)), labels > 0
-            loss = loss + F.cross_entropy(classes(features), labels, reduction="sum")
-            shown = boxes(features)[positive]
-            loss = loss + F.smooth_l1_loss(shown, offsets[positive], reduction="sum")
+            (classes, boxes), positive = model(anchors), labels > 0
+            loss = loss + F.cross_entropy(classes, labels, reduction="sum")
+            loss = loss + F.smooth_l1_loss(boxes[positive], offsets[positive], reduction="sum")
         (loss / matched / len(window)).backward()
     optimizer.step()
     optimizer.zero_grad()
+    windows.append(window)
