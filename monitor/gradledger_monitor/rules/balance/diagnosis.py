@@ -29,15 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gradledger_monitor.ingest.schema import StepRecord
-from gradledger_monitor.model.batch_size import samples_of
-from gradledger_monitor.model.losses.names import have_separate_calls, micro_batches_of
-from gradledger_monitor.model.losses.repeated import (
-    IN_PARTS,
-    has_layer_beside_parts,
-    have_equal_losses,
-    is_differentiated_in_parts,
-)
+from gradledger_monitor.model.losses.repeated import has_layer_beside_parts, have_equal_losses
 from gradledger_monitor.model.objectives import Objective, fair_together
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.balance.beside import smooths_ignored
@@ -45,7 +37,6 @@ from gradledger_monitor.rules.balance.divisors import is_one_whole_mean
 from gradledger_monitor.rules.balance.episodes import may_be_of_episodes, weighs_elements
 from gradledger_monitor.rules.balance.evidence import (
     Near,
-    coefficient_explains,
     constant_over_positions,
     divides_by_samples,
     has_known_unit,
@@ -83,6 +74,7 @@ from gradledger_monitor.rules.balance.means_of_losses import (
     AS_MANY_LOSSES,
     PARTS_OR_TASKS,
     may_divide_by_their_number,
+    why_undecided,
 )
 from gradledger_monitor.rules.balance.patterns import (
     FAIR,
@@ -94,11 +86,6 @@ from gradledger_monitor.rules.balance.patterns import (
 )
 
 OWN_LOSSES = "each backward has a separate loss (such as real and fake batches of a GAN critic)"
-CONSTANT_TARGETS = (
-    "each micro-batch has one constant target, so that its backward may be a separate loss (such "
-    "as one of two discriminators) or a part of one that accumulates; declare "
-    'contract="sample" if the losses are separate, or contract="token" if they are one'
-)
 WEIGHTED_INSIDE = "the loss gives the elements of one micro-batch different weights"
 NO_ELEMENTS = f'{WEIGHTED_INSIDE}; if that is intended, declare contract="sample"'
 NORMALISED_WEIGHTS = (
@@ -161,22 +148,6 @@ OWN_SCHEDULE = (
     "the loop updates its parameters itself, with a learning rate that changes: it may contain a "
     "divisor of the gradient"
 )
-SEPARATE_CALLS = (
-    "the script calls backward at several lines, equally often at each: they may be separate "
-    "losses, such as real and fake batches or several domains, or one that is accumulated; declare "
-    'contract="sample" if they are separate, or contract="token" if they are one'
-)
-WHOLE_BATCHES = (
-    "each backward has as many samples as the one batch that the DataLoader delivered in the step: "
-    "they may be separate losses of it, such as of several domains or tasks, or one that is "
-    'accumulated; declare contract="sample" if they are separate, or contract="token" if they are '
-    "one"
-)
-SEPARATE_LOADERS = (
-    "several DataLoaders delivered the batches of the step: the backwards may be separate losses, "
-    "such as of several domains or data sets, or one that is accumulated; "
-    'declare contract="sample" if they are separate, or contract="token" if they are one'
-)
 UNMATCHED = (
     "the micro-batches have different numbers of such losses, and nothing shows which of them are "
     "the same"
@@ -213,7 +184,8 @@ def diagnose(facts: StepFacts, past: Sequence[Closed]) -> list[Diagnosis]:
         return [Diagnosis("unmeasured", facts.unmeasured)]
     if facts.factor_unmeasured and facts.step_rate is None:
         return [_without_factor(facts, facts.factor_unmeasured)]
-    if intended := weighted_by_design(facts):
+    intended = weighted_by_design(facts)
+    if intended:
         return [Diagnosis("by_design", intended)]
     if reason := why_no_loss_is_evaluated(facts):
         return [Diagnosis("unmeasured", reason)]
@@ -234,7 +206,8 @@ def diagnose(facts: StepFacts, past: Sequence[Closed]) -> list[Diagnosis]:
     first = _of_main(facts, main, past)
     if first.pattern in ("missing", "partial") and is_multiplied_by_samples(facts, main):
         first = Diagnosis("unmeasured", BY_SAMPLES, main)
-    if (facts.parameters_changed or facts.two_of_each_batch) and first.pattern not in FAIR:
+    of_several_losses = facts.parameters_changed or facts.two_of_each_batch
+    if of_several_losses and first.pattern not in FAIR:
         return [Diagnosis("unmeasured", CHANGED, main)]
     right = [o for o in further if is_right(facts, o)]
     if first.pattern in ("constant", "pending", "sum", "unmeasured"):
@@ -264,54 +237,6 @@ def _beside_a_divided_one(
     return Diagnosis(
         "missing", "", main, k, constant, multiplied_by(constant) if constant != 1 else ""
     )
-
-
-def why_undecided(facts: StepFacts, past: Sequence[Closed]) -> str | None:
-    """Why backwards may be separate losses, if some balance is not that of a right window.
-
-    The contract "token" declares that they are one loss. An earlier window of several micro-batches
-    that was right shows it, too: one that crosses the end of an epoch has batches of two iterators,
-    and only those of the last one may be counted.
-    """
-    if facts.together is not None or facts.run.contract == "token":
-        return None
-    scale = facts.run.declared_scale or 1.0
-    wrong = [
-        o
-        for o in facts.objectives
-        if not is_fair(facts, o) and not coefficient_explains(facts, o, o.ledger.balance / scale)
-    ]
-    if wrong and is_differentiated_in_parts(facts.record.micro_batches):
-        return IN_PARTS
-    if any(have_separate_calls(micro_batches_of(facts.applied_by_rank, o.terms)) for o in wrong):
-        return SEPARATE_CALLS
-    accumulates = any(c.pattern in FAIR and c.micro_batches > 1 for c in past)
-    if wrong and not accumulates and all(map(_has_whole_batches, facts.records.values())):
-        return WHOLE_BATCHES
-    if wrong and all(map(_has_a_loader_for_each_loss, facts.records.values())):
-        return SEPARATE_LOADERS
-    return CONSTANT_TARGETS if wrong and facts.may_be_separate_losses else None
-
-
-def _has_whole_batches(record: StepRecord) -> bool:
-    """Whether each of several backwards has the samples of the one batch that was drawn.
-
-    A loop that accumulates draws a batch for each, or has a part of one in each.
-    """
-    if record.batches != 1 or record.batch_size is None or len(record.micro_batches) == 1:
-        return False
-    return {samples_of(m, record) for m in record.micro_batches} == {record.batch_size}
-
-
-def _has_a_loader_for_each_loss(record: StepRecord) -> bool:
-    """Whether each of several DataLoaders may have delivered an equal share of the micro-batches.
-
-    A loop that starts a loader again has drawn more from it than its iterator counts. One that
-    draws more batches than it has micro-batches puts several of them into one.
-    """
-    drawn, k = record.loader_batches, len(record.micro_batches)
-    loaders = len(drawn)
-    return loaders > 1 and k % loaders == 0 and max(drawn) * loaders <= k
 
 
 def _without_factor(facts: StepFacts, reason: str) -> Diagnosis:

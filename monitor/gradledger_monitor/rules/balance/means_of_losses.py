@@ -1,17 +1,26 @@
-"""Means of several losses: whether their number divides each, and whether they are separate."""
+"""Several losses: whether their number divides each, and whether backwards are separate ones."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import combinations, pairwise
 
+from gradledger_monitor.ingest.schema import StepRecord
+from gradledger_monitor.model.batch_size import samples_of
+from gradledger_monitor.model.losses.names import have_separate_calls, micro_batches_of
+from gradledger_monitor.model.losses.repeated import IN_PARTS, is_differentiated_in_parts
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.objectives import Objective, losses_together
 from gradledger_monitor.model.readings import WeightedTerm
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.token_ledger import total
-from gradledger_monitor.rules.balance.evidence import Near, is_bare_reduction, is_divided_by
-from gradledger_monitor.rules.balance.patterns import FAIR, Closed, Diagnosis
+from gradledger_monitor.rules.balance.evidence import (
+    Near,
+    coefficient_explains,
+    is_bare_reduction,
+    is_divided_by,
+)
+from gradledger_monitor.rules.balance.patterns import FAIR, Closed, Diagnosis, is_fair
 from gradledger_monitor.rules.framework_fixes import framework
 
 FURTHER_TOKENS = (
@@ -25,6 +34,76 @@ AS_MANY_LOSSES = (
     "mean; if it is K, declare scale=1"
 )
 PARTS_OR_TASKS = "several losses add up to one mean: parts of one loss or separate tasks, unknown"
+CONSTANT_TARGETS = (
+    "each micro-batch has one constant target, so that its backward may be a separate loss (such "
+    "as one of two discriminators) or a part of one that accumulates; declare "
+    'contract="sample" if the losses are separate, or contract="token" if they are one'
+)
+SEPARATE_CALLS = (
+    "the script calls backward at several lines, equally often at each: they may be separate "
+    "losses, such as real and fake batches or several domains, or one that is accumulated; declare "
+    'contract="sample" if they are separate, or contract="token" if they are one'
+)
+WHOLE_BATCHES = (
+    "each backward has as many samples as the one batch that the DataLoader delivered in the step: "
+    "they may be separate losses of it, such as of several domains or tasks, or one that is "
+    'accumulated; declare contract="sample" if they are separate, or contract="token" if they are '
+    "one"
+)
+SEPARATE_LOADERS = (
+    "several DataLoaders delivered the batches of the step: the backwards may be separate losses, "
+    "such as of several domains or data sets, or one that is accumulated; "
+    'declare contract="sample" if they are separate, or contract="token" if they are one'
+)
+
+
+def why_undecided(facts: StepFacts, past: Sequence[Closed]) -> str | None:
+    """Why backwards may be separate losses, if some balance is not that of a right window.
+
+    The contract "token" declares that they are one loss. An earlier window of several micro-batches
+    that was right shows it, too: one that crosses the end of an epoch has batches of two iterators,
+    and only those of the last one may be counted.
+    """
+    if facts.together is not None or facts.run.contract == "token":
+        return None
+    scale = facts.run.declared_scale or 1.0
+    wrong = [
+        o
+        for o in facts.objectives
+        if not is_fair(facts, o) and not coefficient_explains(facts, o, o.ledger.balance / scale)
+    ]
+    if wrong and is_differentiated_in_parts(facts.record.micro_batches):
+        return IN_PARTS
+    if any(have_separate_calls(micro_batches_of(facts.applied_by_rank, o.terms)) for o in wrong):
+        return SEPARATE_CALLS
+    accumulates = any(c.pattern in FAIR and c.micro_batches > 1 for c in past)
+    if wrong and not accumulates and all(map(_has_whole_batches, facts.records.values())):
+        return WHOLE_BATCHES
+    if wrong and all(map(_has_a_loader_for_each_loss, facts.records.values())):
+        return SEPARATE_LOADERS
+    return CONSTANT_TARGETS if wrong and facts.may_be_separate_losses else None
+
+
+def _has_whole_batches(record: StepRecord) -> bool:
+    """Whether each of several backwards has the samples of the one batch that was drawn.
+
+    A loop that accumulates draws a batch for each, or has a part of one in each.
+    """
+    if record.batches != 1 or record.batch_size is None or len(record.micro_batches) == 1:
+        return False
+    samples = {samples_of(micro_batch, record) for micro_batch in record.micro_batches}
+    return samples == {record.batch_size}
+
+
+def _has_a_loader_for_each_loss(record: StepRecord) -> bool:
+    """Whether each of several DataLoaders may have delivered an equal share of the micro-batches.
+
+    A loop that starts a loader again has drawn more from it than its iterator counts. One that
+    draws more batches than it has micro-batches puts several of them into one.
+    """
+    drawn, k = record.loader_batches, len(record.micro_batches)
+    loaders = len(drawn)
+    return loaders > 1 and k % loaders == 0 and max(drawn) * loaders <= k
 
 
 def by_losses_together(facts: StepFacts, main: Objective) -> Diagnosis | None:

@@ -18,13 +18,13 @@ from gradledger_monitor.rules.balance.diagnosis import (
     reason_without_objective,
     weighted_by_design,
     why_no_loss_is_evaluated,
-    why_undecided,
 )
 from gradledger_monitor.rules.balance.evidence import (
     is_divided_by_a_count,
     is_divided_by_two_ks,
 )
 from gradledger_monitor.rules.balance.masked import may_count_more
+from gradledger_monitor.rules.balance.means_of_losses import why_undecided
 from gradledger_monitor.rules.balance.patterns import is_fair
 from gradledger_monitor.rules.ddp.common import names
 from gradledger_monitor.rules.definition import DEFAULTS, Parameter
