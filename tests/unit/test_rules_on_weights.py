@@ -381,6 +381,9 @@ def test_losses_of_one_backward_are_named_as_such_and_by_their_tokens() -> None:
     assert (
         "in the loss with 4 elements counts 6.2 times as much as one in the loss with 25 elements"
     ) in finding.summary
+    # chunks of one result, of the same sizes in each micro-batch, are no documents
+    chunks = [term(n, 1 / (12 * n), head=1, logits=1) for n in (4, 10, 25)]
+    assert finding_of(record([chunks] * 4)) is not None
     uneven = [term(n, w, "sum", head=1) for n, w in ((10, 0.02), (10, 0.03), (30, 0.025))]
     alike = finding_of(record([uneven]))
     assert alike is not None

@@ -212,14 +212,16 @@ def _may_be_documents(terms: Sequence[WeightedTerm], tolerance: float) -> bool:
     """Whether each micro-batch has several losses, and those before its last one have two sizes.
 
     They are computed from parts of one result of the model: those of several forwards are of as
-    many micro-batches. Nor may they be predictions of one token further each.
+    many micro-batches. Chunks have the same sizes in each micro-batch. Nor may they be predictions
+    of one token further each.
     """
     parts = _by_micro_batch(terms)
     results = [{term.loss_term.logits for term in each} for each in parts]
     if any(len(each) > 1 or None in each for each in results):
         return False
     sizes = [[term.loss_term.size or 0 for term in each[:-1]] for each in parts]
-    documents = all(sizes) and any(len(set(each)) > 1 for each in sizes)
+    alike = all(each == sizes[0] for each in sizes)
+    documents = all(sizes) and not alike and any(len(set(each)) > 1 for each in sizes)
     return documents and not all(_shrink_by_one(each, tolerance) for each in parts)
 
 
