@@ -297,7 +297,7 @@ def _of_main(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> 
     if not explained and masked_may_count(facts, objective, past, intended):
         return Diagnosis("unmeasured", MASKED, objective)
     varies = diagnosis.pattern in ("wandering", "other_divisor")
-    if varies and may_count_more(facts, objective):
+    if varies and may_count_more(facts, objective, past):
         return Diagnosis("unmeasured", MASKED, objective)
     return diagnosis
 

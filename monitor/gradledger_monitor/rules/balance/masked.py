@@ -120,7 +120,7 @@ def masked_may_count(
     that have a weight and all of them. So is a mean over the pixels of images of one size, or over
     as many tokens in each batch, of which a mask keeps the hard or the confident ones: it has one
     divisor in all windows. If the sizes differ, a divisor that counts them is a mistake, unless it
-    counts the targets that the loss itself does not ignore, and no other element.
+    counts the targets that the loss does not ignore, of some that it does, and no other element.
     """
     if counts_all_targets(facts, objective):
         return True
@@ -144,20 +144,25 @@ def masked_may_count(
 def counts_all_targets(facts: StepFacts, objective: Objective) -> bool:
     """Whether the number of targets divides a loss of each, of which a mask leaves some out.
 
-    Of each micro-batch, or of the window: so are the hard ones, or those that are drawn.
+    Of each micro-batch, or of the window: so are the hard ones, or those that are drawn. A loss
+    that ignores nothing may count padding. The contract "token" states that these do not count.
     """
-    masked = not ignores_targets(objective)
-    return masked and constant_over_positions(facts, objective, targets=True) is not None
+    losses = [term.loss_term for term in objective.terms]
+    ignores = any((loss.valid or 0) < (loss.size or 0) for loss in losses)
+    if facts.run.contract == "token" or not ignores or ignores_targets(objective):
+        return False
+    return constant_over_positions(facts, objective, targets=True) is not None
 
 
-def may_count_more(facts: StepFacts, objective: Objective) -> bool:
+def may_count_more(facts: StepFacts, objective: Objective, past: Sequence[Closed] = ()) -> bool:
     """Whether a number between the elements with a weight and all of them divides a loss of each.
 
     The window, or each micro-batch and K: what a mask of the loop leaves out of them, another one
-    may count, as that of the padding does beside one of the hard ones.
+    may count, as that of the padding does beside one of the hard ones. Such a number is never the
+    smaller one in an earlier window. The contract "token" states that it is wrong.
     """
     single = reductions(objective) == {"none"} and not is_bare_reduction(objective)
-    if not single or ignores_targets(objective):
+    if not single or ignores_targets(objective) or facts.run.contract == "token":
         return False
     terms, intended = objective.terms, facts.run.declared_scale or 1.0
     if objective.reading.is_even(facts.tolerance):
@@ -166,6 +171,9 @@ def may_count_more(facts: StepFacts, objective: Objective) -> bool:
         share = facts.micro_batches_of(objective) * facts.ranks_divisor
         totals = [(t.tokens * t.weight * share, _weight_of_all(t) * share) for t in terms]
     least, most = intended * (1 - facts.tolerance), intended * (1 + facts.tolerance)
+    before = [c.balance or 0.0 for c in past if c.unit == objective.reading.unit]
+    if any(balance > most for balance in before):
+        return False
     between = any(counted < least and most < whole for counted, whole in totals)
     return between and all(counted <= most and least <= whole for counted, whole in totals)
 
