@@ -16,6 +16,7 @@ from gradledger_monitor.rules.balance.evidence import (
     SINGLE,
     Near,
     has_one_term_in_each,
+    is_bare_reduction,
     is_divided_by,
     is_round,
     is_undivided_alone,
@@ -206,7 +207,7 @@ def is_mean_over_all_alone(facts: StepFacts, objective: Objective) -> bool:
     for term in objective.terms:
         loss = term.loss_term
         divisors = [number(divisor) for divisor in loss.divisors]
-        if divisors == [k]:  # it may be K, which is then not missing
+        if divisors == [k] and not _has_rows(term, k):  # it is K, which is not missing
             return False
         by_one = loss.undivided is False and not divisors
         by_size = divisors == [loss.size] and loss.reduction == "none"  # some are selected below
@@ -218,6 +219,17 @@ def is_mean_over_all_alone(facts: StepFacts, objective: Objective) -> bool:
         if not alone or not whole or loss.nonlinear or loss.elements == 1:
             return False
     return k > 1 and has_one_term_in_each(objective, k)
+
+
+def is_divided_by_k_itself(objective: Objective, k: int) -> bool:
+    """Whether K alone divides a bare reduction, and is no number of its rows."""
+    alone = is_bare_reduction(objective) and is_divided_by(objective, k)
+    return alone and not all(_has_rows(term, k) for term in objective.terms)
+
+
+def _has_rows(term: WeightedTerm, count: int) -> bool:
+    """Whether that many rows of the loss come from a layer: a matrix of features has no batch."""
+    return term.loss_term.rows == count and term.loss_term.head is not None
 
 
 def is_mean_of_sums(facts: StepFacts, objective: Objective) -> bool:

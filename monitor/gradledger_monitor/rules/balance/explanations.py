@@ -24,6 +24,7 @@ from gradledger_monitor.rules.balance.divisors import (
     by_mean_over_all,
     by_number_beside_k,
     by_sum_of_means,
+    is_divided_by_k_itself,
     weighs_its_constant,
 )
 from gradledger_monitor.rules.balance.evidence import (
@@ -53,10 +54,7 @@ from gradledger_monitor.rules.balance.history import (
     mean_weights,
 )
 from gradledger_monitor.rules.balance.masked import by_masked_elements
-from gradledger_monitor.rules.balance.means_of_losses import (
-    are_divided_alone,
-    by_losses_together,
-)
+from gradledger_monitor.rules.balance.means_of_losses import are_divided_alone, by_losses_together
 from gradledger_monitor.rules.balance.patterns import (
     FAIR,
     Closed,
@@ -418,7 +416,7 @@ def _by_number(
         # an all-reduce that the step does not wait for, or whose result is not used
         numbers.append(("world", lambda _: 1 / ranks))
     if undoes or not is_weight(coefficient, k):  # else B contains it
-        if k > 1 and not (is_bare_reduction(objective) and is_divided_by(objective, k)):
+        if k > 1 and not is_divided_by_k_itself(objective, k):
             numbers.append(("missing", lambda n: n))
         # by the micro-batches of each window, or always by the usual K
         numbers += [("double", lambda n: 1 / n), ("double", lambda n: n / usual**2)]
