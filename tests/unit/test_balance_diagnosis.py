@@ -29,6 +29,7 @@ from gradledger_monitor.rules.balance.diagnosis import (
 from gradledger_monitor.rules.balance.explanations import DISCARDED
 from gradledger_monitor.rules.balance.history import (
     CLIPPED_SCALED,
+    COUNT_BESIDE,
     MOST_MICRO_BATCHES,
     OTHER_DIVISOR,
     SCALED_BY_LOOP,
@@ -1443,14 +1444,55 @@ def test_a_divisor_may_count_the_targets_that_a_mask_leaves_out(
     by_mask: bool, of_window: bool
 ) -> None:
     """Hard ones are kept of the targets that the loss, or another mask, does not ignore."""
-    windows = []
+    records = []
     for step in range(3):
         losses, targets = [], [(12, 8 + step, 4), (30, 20, 9 + step), (8, 7, 5), (16, 11 - step, 6)]
         for size, valid, hard in targets:
             weight = 1 / sum(n for _, n, _ in targets) if of_window else 1 / (4 * valid)
             losses.append(term(hard, weight, "none", size=size, valid=size if by_mask else valid))
-        windows.append(facts(record(losses)))
-    assert patterns_of(windows)[-1].reason == MASKED
+        records.append(record(losses, 1 + step))
+    assert patterns_of([facts(sent) for sent in records])[-1].reason == MASKED
+    declared = patterns_of([facts(sent, contract="token") for sent in records])
+    assert declared[-1].pattern == ("wandering" if of_window else "other_divisor")
+
+
+def test_all_positions_of_padded_batches_are_no_targets_that_a_mask_leaves_out() -> None:
+    """The loss ignores nothing: the targets are padded with a class."""
+    sizes = [(12, 8), (30, 20), (8, 7), (16, 11)]
+    for whole in (None, sum(size for size, _ in sizes)):
+        weights = [1 / (whole or 4 * size) for size, _ in sizes]
+        pairs = list(zip(sizes, weights, strict=True))
+        losses = [term(n, weight, "none", size=size, valid=size) for (size, n), weight in pairs]
+        assert first(facts(record(losses))).pattern == "padding"
+
+
+@pytest.mark.parametrize("extra", [0, 6])
+def test_a_divisor_that_is_too_small_in_an_earlier_window_counts_no_more_elements(
+    extra: int,
+) -> None:
+    windows = []
+    for number, divisor in enumerate((34 + extra, 50, 42, 47), 1):
+        counts = [(12, 8 + number), (30, 20 - number), (8, 4), (16, 6)]  # 38 in all
+        losses = [term(n, 1 / divisor, "none", size=size, valid=size) for size, n in counts]
+        windows.append(facts(record(losses, number)))
+    last = patterns_of(windows)[-1]
+    assert last.reason == (MASKED if extra else "")
+
+
+def test_a_count_of_another_loss_that_divides_a_cross_entropy_is_a_choice_or_a_mistake() -> None:
+    """The matched anchors of a detector, or the sentences of a second task."""
+    windows = []
+    for number in (1, 2, 3):
+        counts = [(10 + number, 4), (20, 5 + number), (30, 7), (25 - 2 * number, 6)]
+        whole = sum(rows for _, rows in counts)
+        rows = [
+            dataclasses.replace(term(n, 0.1 / whole, "sum", head=2), kind="MseLossBackward0")
+            for _, n in counts
+        ]
+        tokens = [term(n, 1 / whole, "sum", head=1) for n, _ in counts]
+        both = [list(pair) for pair in zip(tokens, rows, strict=True)]
+        windows.append(facts(record(both, number)))
+    assert patterns_of(windows)[-1].reason == COUNT_BESIDE
 
 
 def test_the_size_of_micro_batches_of_selected_elements_shows_no_division_by_k() -> None:
@@ -2582,12 +2624,19 @@ def test_a_mean_of_sums_over_samples_is_information(
         assert "mean of sums, and nothing divides by K" in finding.summary
 
 
-def test_a_sum_of_as_many_elements_as_micro_batches_that_k_divides_lacks_no_division() -> None:
-    """The diagonal of a correlation of 4 features: its balance is 4, as many as K divides by."""
-    diagonal = term(4, 1 / 4, "sum", divisors=[4.0], elements=4, element_weight=1 / 4)
-    diagonal = dataclasses.replace(diagonal, kind="SumBackward0")
-    patterns = patterns_of([facts(record([diagonal] * 4, number)) for number in (1, 2, 3)])
-    assert "missing" not in [each.pattern for each in patterns]
+@pytest.mark.parametrize(("elements", "head"), [(4, None), (4, 1), (24, 1)])
+def test_a_sum_that_k_divides_lacks_no_division_unless_k_is_the_number_of_its_rows(
+    elements: int, head: int | None
+) -> None:
+    """The diagonal of a correlation of 4 features: its balance is 4, as many as K divides by.
+
+    The squares of an output of 4 rows may be divided by these.
+    """
+    shape: dict[str, Any] = {"elements": elements, "size": elements, "rows": 4, "head": head}
+    loss = term(elements, 1 / 4, "sum", divisors=[4.0], element_weight=1 / 4, **shape)
+    loss = dataclasses.replace(loss, kind="SumBackward0")
+    patterns = patterns_of([facts(record([loss] * 4, number)) for number in (1, 2, 3)])
+    assert (patterns[-1].pattern == "missing") is (head is not None)
 
 
 def test_a_weight_of_one_half_is_no_division_of_two_micro_batches_that_k_divides_besides() -> None:

@@ -55,6 +55,10 @@ UNDIVIDED_SUM = (
     "function of a whole micro-batch, such as of its correlations, the division by K is missing; "
     "declare scale= with the balance that is intended"
 )
+COUNT_BESIDE = (
+    "the loss is divided by what another loss of the window counts, as a detector divides by its "
+    'matched boxes; if that is intended, declare contract="sample"'
+)
 OTHER_DIVISOR = (
     "the loss is divided by a number that is not the count of the elements in its graph, of which "
     "a mask may leave some out, and its balance differs between windows; if that is intended, "
@@ -160,7 +164,7 @@ def by_history(
         if not has_unit:
             return _of_unknown_divisor(facts, objective, past)
         if even and divides_by_count_beside(facts, objective, past):
-            return Diagnosis("coefficient", objective=objective)
+            return Diagnosis("unmeasured", COUNT_BESIDE, objective)
         if not divisors_are_counts(facts, objective, past):
             reason = NO_COUNT if even else OTHER_DIVISOR
             return Diagnosis("other_divisor", reason, objective)
