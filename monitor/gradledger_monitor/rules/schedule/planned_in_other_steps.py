@@ -36,7 +36,6 @@ for epoch in range(epochs):
     scheduler.step()"""
 
 NEAR = 0.02  # of the plan: how far from its end the rate may be lowest
-ABOUT = 0.1  # of the plan: how far the count of all ranks may be from it
 LOW, AGAIN = 0.05, 0.1  # of the highest rate, at its lowest, and risen again
 
 
@@ -46,13 +45,16 @@ class PlannedInOtherSteps(Rule):
     **What it sees**
 
     When the training ends normally: the schedule is planned for as many steps as micro-batches have
-    run, or as many as optimizer steps were taken, on one rank or on all ranks together. It has made
-    at most two thirds of them, and the learning rate is still above a fifth of its highest. The
-    plan is read from ``total_steps``, ``T_max`` or ``total_iters``, and from the numbers that a
-    function of ``LambdaLR`` holds, except for those that are named after a warm-up, an epoch or
-    another part of the training.
+    run, or as many as optimizer steps were taken. It has made at most two thirds of them, and the
+    learning rate is still above a fifth of its highest. The plan is read from
+    ``total_steps``, ``T_max`` or ``total_iters``, and from the numbers that a function of
+    ``LambdaLR`` holds, except for those that are named after a warm-up, an epoch or another part of
+    the training.
 
-    And information: the schedule has made more steps than planned, and the rate, lowest where the
+    It is information if the plan equals only the number of steps, or of micro-batches, of all ranks
+    together: on two ranks, a training that is stopped after half of its plan looks the same.
+
+    Also information: the schedule has made more steps than planned, and the rate, lowest where the
     plan ended, has risen again to at least a tenth of its highest. ``CosineAnnealingLR`` rises
     again after ``T_max`` steps.
 
@@ -103,18 +105,19 @@ class PlannedInOtherSteps(Rule):
         if not left.planned or left.resumed or left.warmup:
             return OK
         steps = window.facts.step - 1
-        unit, of_ranks = _unit(left, steps, window.facts.run.world_size)
+        unit, together = _unit(left, steps, window.facts.run.world_size)
         if not unit:
             return OK
+        condition = "If the plan counts the steps of all ranks together, the" if together else "The"
         return finding(
-            "warning",
+            "info" if together else "warning",
             f"The LR schedule made {left.scheduled:,} of the {left.planned:,} steps of its plan",
             f"The training ended after {counted(steps, 'optimizer step')} and "
             f"{counted(left.trained, 'micro-batch')}. The schedule is planned for "
-            f"{left.planned:,} steps, {unit}, and has made {left.scheduled:,}: the "
-            "rate changed too slowly, and has not come to its end. If the training was stopped "
-            "early, the numbers may agree by chance.",
-            FIX_OF_RANKS if of_ranks else FIX_STEPPED if _of_steps(left, steps) else FIX,
+            f"{left.planned:,} steps, {unit}, and has made {left.scheduled:,}. {condition} rate "
+            "changed too slowly, and has not come to its end. If the training was stopped early, "
+            "the numbers may agree by chance.",
+            FIX_OF_RANKS if together else FIX_STEPPED if _of_steps(left, steps) else FIX,
             planned_steps=left.planned,
             schedule_steps=left.scheduled,
             optimizer_steps=steps,
@@ -161,11 +164,13 @@ def _of_steps(left: LeftOpen, steps: int) -> bool:
 
 def _unit(left: LeftOpen, steps: int, ranks: int) -> tuple[str, bool]:
     """What the plan counts, and whether of all ranks; empty if it counts nothing that is known."""
-    units = {"optimizer steps were taken": steps, "micro-batches ran": left.trained}
-    of_ranks = {f"{unit} on all {ranks} ranks": n * ranks for unit, n in units.items() if ranks > 1}
-    counts = units | of_ranks
+    counts = {"optimizer steps were taken": steps, "micro-batches ran": left.trained}
     unit = min(counts, key=lambda each: abs(left.planned - counts[each]))
-    if unit in of_ranks and abs(left.planned / counts[unit] - 1) > ABOUT:
-        return "", False
-    about = "" if left.planned in counts.values() else "about "
-    return f"{about}as many as {unit}", unit in of_ranks
+    nearest = min(abs(left.planned - n * ranks) for n in counts.values())
+    if ranks == 1 or abs(left.planned - counts[unit]) <= nearest:
+        about = "" if left.planned == counts[unit] else "about "
+        return f"{about}as many as {unit}", False
+    of_ranks = (each for each, n in counts.items() if left.planned == n * ranks)
+    unit = next(of_ranks, "")  # approximately, any early end may agree
+    number = "both" if ranks == 2 else f"all {ranks}"
+    return f"as many as {unit} on {number} ranks together" if unit else "", True
