@@ -84,8 +84,9 @@ class ReplicaDrift(Rule):
     rank steps on the gradients that it computed.
 
     With a pipeline: a matrix of an earlier stage that equals one of the last stage at the first
-    step, such as an embedding and its head, becomes different (a warning). Or, with several
-    pipelines, the copies of an earlier stage do, while those of the last stage are combined.
+    step, such as an embedding and its head, becomes different. Or, with several pipelines, equal
+    copies of an earlier stage do, while those of the last stage are combined. Both are warnings:
+    different stages may start from equal values.
 
     **Why it matters**
 

@@ -1,5 +1,5 @@
 """Weights that two stages of a pipeline hold together, such as the embedding and the head; and
-copies of an earlier stage, one in each of several pipelines.
+probable copies of an earlier stage, one in each of several pipelines.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ class TiedStages:
     """Finds the one parameter of an earlier stage that equals one of the last stage at first.
 
     Several are layers that all ranks draw from one seed. So may be one at the same position.
-    As many earlier ranks with equal parameters as there are last stages are copies of one stage.
+    As many earlier ranks with equal parameters as there are last stages may be copies of one stage,
+    or different stages that are drawn from one seed.
     """
 
     state: ClassVar[Mapping[str, Any]] = declare(
@@ -110,11 +111,12 @@ def _differ(replicas: list[Replica | None]) -> bool:
 
 def _copies_apart(ranks: list[int], last: list[int]) -> Outcome:
     return finding(
-        "error",
-        "Copies of a pipeline stage become different",
-        f"{names(ranks)} hold no loss, and had equal parameters at the first step: "
-        f"copies of one stage. They differ now, while {names(last).lower()}, with the last stage, "
-        "combine their gradients. So the pipelines train different models.",
+        "warning",
+        "Equal weights of ranks without a loss become different",
+        f"{names(ranks)} hold no loss, and had equal parameters at the first step. They differ "
+        f"now, while {names(last).lower()}, with the last stage, combine their gradients. If they "
+        "hold copies of one stage, the pipelines train different models. If they hold different "
+        "parts of the model, which only start from equal values, this is intended.",
         FIX_COPIES,
         ranks=ranks[:64],
     )
