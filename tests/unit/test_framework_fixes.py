@@ -187,6 +187,18 @@ def test_the_fix_of_a_classifier_counts_samples() -> None:
     assert "token" not in fix and "causal" not in fix
 
 
+@pytest.mark.parametrize(
+    ("name", "fix"),
+    [("plain", fixes.ONE_DIVISION["plain"]), ("transformers", fixes.DIVIDED_ONCE)],
+)
+def test_a_division_too_many_is_the_only_one_where_the_window_divides(name: str, fix: str) -> None:
+    summed = [term(10, 1 / 40, reduction="sum")] * 2
+    steps = [facts(record(summed, n), config={"framework": name}) for n in (1, 2)]
+    (finding,) = (f for f in judged(steps).findings if f.rule == "reduction.double_division")
+    assert finding.fix == fix
+    assert "whole window\n# counts not at all" in fixes.DIVIDED_ONCE
+
+
 def test_a_division_too_many_is_by_k_or_by_as_many_ranks() -> None:
     def title(ranks: int) -> str:
         steps = [

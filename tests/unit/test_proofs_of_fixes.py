@@ -13,7 +13,7 @@ from gradledger_monitor.model.step_facts import RunInfo, StepFacts
 from gradledger_monitor.rules import framework_fixes
 from gradledger_monitor.rules.docs import rules_by_id
 from gradledger_monitor.rules.framework_fixes import has_code
-from gradledger_monitor.rules.loop import double_step
+from gradledger_monitor.rules.loop import double_step, zeroed_before_step
 from gradledger_monitor.rules.reduction import fixes
 from helpers.facts import facts, record, term
 from museum.fixes import table
@@ -134,7 +134,7 @@ def test_no_code_of_another_loop_is_shown_in_that_of_a_framework(rule: str, fram
     name = "transformers" if framework == "trl" else framework
     environment = {"trl": "1.16.0"} if framework == "trl" else {}
     run = RunInfo("r", "n", config={"framework": name}, environment=environment)
-    text = framework_fixes.fix(run, rule, double_step.FIX)
+    text = framework_fixes.fix(run, rule, zeroed_before_step.FIX)
     proofs = {fix for _, (_, fix) in PROVED}
     own = f"framework_fixes.FRAMEWORK_FIXES[{rule}][{framework}]"
     assert not has_code(text) or own in proofs or is_listed(own)
@@ -148,6 +148,10 @@ def test_a_plain_fix_in_the_loop_of_a_framework_is_shown_in_words() -> None:
     assert shown("loop.double_step", plain) == plain
     in_lightning = shown("loop.double_step", plain, framework="lightning")
     assert not has_code(in_lightning)
+    assert shown("loop.double_step", plain, framework="fabric") == plain
+    assert not has_code(
+        shown("loop.zeroed_before_step", zeroed_before_step.FIX, framework="fabric")
+    )
     assert "not with Lightning" in in_lightning
     assert "page" not in in_lightning  # which may show another fix of the rule
     run = RunInfo("r", "n", config={"framework": "lightning"})

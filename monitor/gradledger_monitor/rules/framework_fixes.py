@@ -7,6 +7,8 @@ The rules on reductions choose theirs in ``reduction/fixes.py``, by more than th
 
 from __future__ import annotations
 
+import re
+
 from gradledger_monitor.model.step_facts import RunInfo
 
 # Classes of torch.optim. Others are named without their module, which is not known.
@@ -59,10 +61,18 @@ FRAMEWORK_FIXES: dict[str, dict[str, str]] = {
     "loop.losses_added_again": {"accelerate": _ACCUMULATE, "fabric": _LOOP_OF_FABRIC},
     "loop.step_every_microbatch": {
         "accelerate": """\
-# Step once per window: in accumulate(), with every optimizer from prepare(), or after each K-th
-# backward. accumulate() ends a window where the loader ends, too: if the batches of a window are
-# drawn before it, GradientAccumulationPlugin(num_steps=K, sync_with_dataloader=False) avoids that.
-# If nothing should be accumulated, leave out the division instead.""",
+# With gradient_accumulation_steps=K, backward divides by K: run each micro-batch in accumulate(),
+# with every optimizer from prepare(). If nothing should be accumulated, set
+# gradient_accumulation_steps=1.
+# If the loop divides by K: step after each K-th backward, or leave out the division.
+# accumulate() ends a window where the loader ends, too: if the batches of a window are drawn before
+# it, GradientAccumulationPlugin(num_steps=K, sync_with_dataloader=False) avoids that.""",
+        "fabric": """\
+fabric.backward(loss)                # divided for the accumulation, as before
+if (i + 1) % K == 0:                 # step once per window, not once per micro-batch
+    optimizer.step()
+    optimizer.zero_grad()
+# if nothing should be accumulated, leave out the division""",
     },
     "loop.zeroed_every_microbatch": {
         "accelerate": _ACCUMULATE,
@@ -85,6 +95,11 @@ trainer = Trainer(..., gradient_clip_val=max_norm)  # unscales before it clips""
         "accelerate": """\
 if accelerator.sync_gradients:
     accelerator.clip_grad_norm_(model.parameters(), max_norm)""",
+        "fabric": """\
+if (i + 1) % K == 0:
+    fabric.clip_gradients(model, optimizer, max_norm=max_norm)
+    optimizer.step()
+    optimizer.zero_grad()""",
         "lightning": """\
 # Let the Trainer clip, with gradient_clip_val: it clips once per window, before the step. In manual
 # optimization, call self.clip_gradients() before optimizer.step(), and not in each micro-batch.""",
@@ -146,6 +161,9 @@ ONE_TRAINING = """\
 # DistributedDataParallel. Accelerate does both in prepare(), if it is configured for several
 # processes. To train one model once, start one process."""
 
+# Code of nothing but these calls is the same in Fabric, which has its own backward and clip.
+_SAME_IN_FABRIC = {"optimizer.step", "optimizer.zero_grad", "scheduler.step"}
+
 # Families of rules whose snippets contain calls of a training loop. Those on reductions have their
 # own for each framework.
 _OF_LOOPS = ("clip.", "ddp.", "loop.", "scaler.", "scheduler.")
@@ -166,6 +184,8 @@ def fix(run: RunInfo, rule: str, plain: str, of_page: str = "") -> str:
     if plain in (PREPARED, ONE_TRAINING):
         return plain
     name = framework(run)
+    if name == "fabric" and _is_same_in_fabric(plain):
+        return plain
     proved = FRAMEWORK_FIXES.get(rule, {}).get(name)
     if proved is not None:
         of_trl = "trl" in run.environment and name == "transformers" and has_code(proved)
@@ -176,6 +196,12 @@ def fix(run: RunInfo, rule: str, plain: str, of_page: str = "") -> str:
         return plain
     words = _words(plain, "loops of plain PyTorch", _TITLES[name])
     return f"{words}\n# The page of the rule has it." if plain == of_page else words
+
+
+def _is_same_in_fabric(text: str) -> bool:
+    code = "\n".join(line.partition("#")[0] for line in text.splitlines())
+    calls = set(re.findall(r"[\w.]+(?=\()", code))
+    return bool(calls) and calls <= _SAME_IN_FABRIC
 
 
 def _words(code: str, proved: str, shown: str) -> str:

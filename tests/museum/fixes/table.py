@@ -45,6 +45,10 @@ PLAIN = {
     "clip/after_the_step": ("clip.after_step", "clip.after_step.FIX"),
     "clip/before_the_division": ("clip.before_division", "clip.before_division.FIX"),
     "loop/added_again": ("loop.losses_added_again", "loop.losses_added_again.FIX"),
+    "loop/backward_called_again": (
+        "loop.losses_added_again",
+        "loop.losses_added_again.FIX_OF_SAME",
+    ),
     "loop/clipped_each": ("loop.clip_every_microbatch", "loop.clip_every_microbatch.FIX"),
     "loop/epochs_shorter_than_the_window": ("loop.never_stepped", "loop.never_stepped.FIX"),
     "loop/generator_leaks": ("loop.grads_not_zeroed", "loop.grads_not_zeroed.FIX_BEFORE"),
@@ -202,6 +206,7 @@ PLAIN = {
 
 # Fixes of loops, which `test_wrapped.py` proves on two ranks, too; but for these.
 OF_ONE_RANK = {
+    "loop/backward_called_again": "DDP has one backward for each forward",
     "loop/generator_leaks": "two models",
     "loop/head_steps_each": "the rule is silent where ranks average the gradients",
     "scaler/scaler_of_each_loss": "DDP has one backward for each forward",
@@ -250,13 +255,16 @@ FRAMEWORKS = {
     ),
     "accelerate_zeroed_each": (_ZEROED, _of("zeroed_every_microbatch", "accelerate")),
     "fabric_added_again": ("loop.losses_added_again", _of("losses_added_again", "fabric")),
+    "fabric_clipped_each": ("loop.clip_every_microbatch", _of("clip_every_microbatch", "fabric")),
     "fabric_clipped_while_scaled": (
         "scaler.clip_before_unscale",
         _of("clip_before_unscale", "fabric", "scaler"),
     ),
     "fabric_divided_twice": (_DOUBLE, f"{_ONCE}[fabric]"),
     "fabric_mean_of_means": (_UNEQUAL, f"{_MEANS}[fabric]"),
+    "fabric_never_zeroed": ("loop.grads_not_zeroed", "loop.grads_not_zeroed.FIX"),
     "fabric_not_divided": (_MISSING, f"{_NOT_DIVIDED}[fabric]"),
+    "fabric_steps_each": ("loop.step_every_microbatch", _of("step_every_microbatch", "fabric")),
     "fabric_short_window": (_PARTIAL, f"{_SHORT}[fabric]"),
     "fabric_zeroed_each": (_ZEROED, _of("zeroed_every_microbatch", "fabric")),
     "lightning_clipped_while_scaled": (
@@ -323,6 +331,7 @@ FRAMEWORKS_ON_RANKS = {
     "fabric_ranks_divided_twice": (_DOUBLE, f"{_ONCE}[fabric]"),
     "fabric_ranks_mean_of_means": (_UNEQUAL, f"{_MEANS}[fabric]"),
     "fabric_ranks_not_divided": (_MISSING, f"{_NOT_DIVIDED}[fabric]"),
+    "fabric_ranks_over_world_size": (_WORLD, f"{_MORE}[fabric]"),
     "fabric_ranks_short_window": (_PARTIAL, f"{_SHORT}[fabric]"),
     "fabric_ranks_wrong_synced": (
         "ddp.wrong_microbatch_synced",

@@ -46,7 +46,7 @@ FIX_NO_SYNC = """\
 last = k == len(window) - 1             # of this window, which may be a short one
 with contextlib.nullcontext() if last else model.no_sync():
     compute_loss(model(x), y).backward()
-# a loop that sets require_backward_grad_sync instead: to last, before the forward"""
+# a loop that sets require_backward_grad_sync: True for the last micro-batch, before the forward"""
 
 
 LATER = (

@@ -18,6 +18,8 @@ for i, (x, y) in enumerate(loader):
         optimizer.step()
         optimizer.zero_grad()"""
 
+FIX_OF_SAME = """\
+loss.backward()                  # once for each loss: remove the other call, and retain_graph"""
 
 INTENDED = (
     " The losses are of different kinds: if they are weighted so on purpose, nothing is wrong."
@@ -92,7 +94,7 @@ def _of_same_losses(batches: Sequence[MicroBatch], repeated: int) -> Outcome:
         f"{repeated:,} of the {len(batches):,} backwards of this window {starts} from the very "
         f"losses of the one before, and {adds} the same gradients once more: the optimizer applies "
         "them more than once.",
-        FIX,
+        FIX_OF_SAME,
         micro_batches=len(batches),
         repeated=repeated,
     )

@@ -23,7 +23,7 @@ loss.backward()                      # divided for the accumulation, as before
 if (i + 1) % K == 0:                 # step once per window, not once per micro-batch
     optimizer.step()
     optimizer.zero_grad()
-# if nothing should be accumulated, leave out the division instead"""
+# if nothing should be accumulated, leave out the division"""
 
 NOT_PREPARED = " Accelerate accumulates meanwhile: the optimizer was not prepared."
 

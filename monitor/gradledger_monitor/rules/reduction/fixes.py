@@ -184,6 +184,9 @@ ONE_WORLD_SIZE_MORE: dict[Loop, str] = {
     "accelerate": """\
 # for each micro-batch:
 accelerator.backward(loss * accelerator.num_processes)    # DDP averages over the processes""",
+    "fabric": """\
+# for each micro-batch:
+fabric.backward(loss * fabric.world_size)  # DDP averages over ranks""",
     "transformers": """\
 # in a compute_loss of your own, whose result the Trainer does not multiply:
 loss = loss * self.accelerator.num_processes              # DDP averages over the processes""",
@@ -267,9 +270,10 @@ SUM_OVER_WEIGHTS = """\
 # Lightning, the number of ranks in DDP and FSDP."""
 
 DIVIDED_ONCE = """\
-# Divide the loss of a micro-batch by K once. accelerator.backward(), the engine of DeepSpeed,
-# automatic optimization of Lightning, and a Trainer without compute_loss_func whose
-# model_accepts_loss_kwargs is False divide it by themselves."""
+# Divide the mean of a micro-batch by K once, and a sum that is divided by what the whole window
+# counts not at all. accelerator.backward(), the engine of DeepSpeed, automatic optimization of
+# Lightning, and a Trainer without compute_loss_func whose model_accepts_loss_kwargs is False divide
+# by K themselves."""
 
 NO_SHORT_BATCH = """\
 # either leave out the short last batch of each epoch, with DataLoader(..., drop_last=True), or:"""
