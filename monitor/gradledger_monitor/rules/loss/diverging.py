@@ -92,13 +92,13 @@ class Diverging(Rule):
       times the largest of the first 5 steps (of 1, if that is smaller). Otherwise it is
       information: examples that become harder raise the loss, too.
 
-    A cross entropy above 20 and above 10 times the first one is none of the start.
+    A cross entropy above 20 and above 10 times the first one is not counted as part of the start.
 
-    The first two remain until what the model had learnt is regained: the median of 20 steps is
-    within a fifth of the decrease from the start to the best median before, or in the range of the
-    best steps. If it had learnt nothing, the median must be below 3 times the largest loss of the
-    first 5 steps (of 1, if that is smaller); of a cross entropy, below the largest. Single low
-    losses are no recovery, nor is a model that guesses where it had learnt.
+    The first two remain until what the model had learnt is regained: the median of 20 steps is in
+    the range of the best steps, or above the best median before by at most a fifth of the decrease
+    from the start to that median. If it had learnt nothing, the median must be below 3 times the
+    largest loss of the first 5 steps (of 1, if that is smaller); of a cross entropy, below the
+    largest. Single low losses are no recovery, nor is a model that guesses where it had learnt.
 
     **Why it matters**
 
