@@ -182,6 +182,7 @@ class OpenStep:
     micro_batches: list[CountedMicroBatch]
     events: list[OpenEvent] = field(default_factory=list)
     norms: list[tuple[int, Deferred]] = field(default_factory=list)  # parameter group, its norms
+    filled: Deferred | None = None  # the last sample after backward, with zeros for absent ones
     sample_at_step: Deferred | None = None
     sample_at_last_step: Deferred | None = None
     sample_before_step: Deferred | None = None  # where gradients may be combined in the step
@@ -250,8 +251,8 @@ class OpenStep:
         return clips[-1].after == len(self.micro_batches)
 
     def last_sample(self) -> Deferred | None:
-        """The gradient sample when the last backward had ended."""
-        return self.micro_batches[-1].sample_after if self.micro_batches else None
+        """The gradient sample when the last backward had ended, in the form of that at the step."""
+        return self.filled or (self.micro_batches[-1].sample_after if self.micro_batches else None)
 
     def resolve(self) -> StepRecord:
         """The wire record; if a value cannot be read, one that states so."""

@@ -75,7 +75,7 @@ class GradientSample(Observer):
                 last.sample_after = step.sample_at_step  # a step from a hook inside backward
             if ABSENT in window.marks and last.sample_after is not None:
                 gradients = list(map(window.probe.gradient_of, window.probed_parameters))
-                last.sample_after = with_zeros(last.sample_after, window.marks, gradients)
+                step.filled = with_zeros(last.sample_after, window.marks, gradients)
         if optimizer_steps.steps_on_own_buffers(step, window):
             optimizer_steps.record_own_buffers(step, window)
 

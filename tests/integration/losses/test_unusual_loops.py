@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from gradledger.observers.losses import autograd_graph, loss_terms
 from helpers.loops import Loop, answer, count, run_twice, share
-from helpers.training import Batches, cross_entropy, recording, tokens, windows
+from helpers.training import Batches, cross_entropy, recording, tiny_model, tokens, windows
 
 STEPS = 8
 UNEQUAL = "reduction.token_weights_unequal"
@@ -356,3 +356,23 @@ def test_more_losses_than_can_be_followed_are_named_as_the_reason(
     (record,) = recorded.records()
     assert record.micro_batches[0].terms == []
     assert record.micro_batches[0].missing["terms"] == loss_terms.TOO_MANY
+
+
+def test_zeros_for_absent_gradients_leave_the_samples_of_a_window_alone() -> None:
+    model, unused = tiny_model(), nn.Linear(2, 2)
+    norms = []
+    for fill in (False, True):
+        torch.manual_seed(0)
+        with recording() as recorded:
+            optimizer = torch.optim.SGD([*model.parameters(), *unused.parameters()], lr=0.0)
+            for window in windows(2):
+                for batch in window:
+                    (cross_entropy(model, batch) / len(window)).backward()
+                for parameter in unused.parameters() if fill else ():
+                    parameter.grad = torch.zeros_like(parameter)
+                optimizer.step()
+                optimizer.zero_grad()
+        records = recorded.records()
+        assert all(record.post_factor == 1.0 and record.noise for record in records)
+        norms.append([m.sample_norm for record in records for m in record.micro_batches])
+    assert norms[0] == norms[1] and None not in norms[0]
