@@ -14,28 +14,63 @@ from torch.utils.data import (
     DataLoader,
     DistributedSampler,
     RandomSampler,
+    Sampler,
     SequentialSampler,
     TensorDataset,
 )
 
+from gradledger_monitor.ingest.schema import StepRecord
 from helpers.training import recording
 
 DATA = TensorDataset(torch.randn(8, 3), torch.arange(8) % 4)
 
 
-class Shared(BatchSampler):
-    """The batches of another batch sampler, as Accelerate shares them out."""
+class Sorted(BatchSampler):
+    """The batches of another batch sampler, sorted."""
 
     def __init__(self, batch_sampler: BatchSampler) -> None:
         self.batch_sampler = batch_sampler
 
     def __iter__(self) -> Iterator[list[int]]:
-        yield from self.batch_sampler
+        yield from sorted(self.batch_sampler)
+
+
+class Shared(Sorted):
+    """As those that Accelerate shares out."""
+
+
+Shared.__module__ = "accelerate.data_loader"
+
+
+class Unset(Sampler[int]):
+    """One with a property that cannot be read yet."""
+
+    @property
+    def sampler(self) -> Any:
+        """What it draws from."""
+        raise RuntimeError("not set")
+
+    shuffle = sampler
+
+    def __iter__(self) -> Iterator[int]:
+        yield from range(8)
 
 
 def batches(sampler: Any) -> BatchSampler:
     """Batches of two."""
     return BatchSampler(sampler, 2, drop_last=False)
+
+
+def train(options: dict[str, Any]) -> list[StepRecord]:
+    """An epoch of a loader with these options."""
+    model = nn.Linear(3, 4)
+    with recording() as recorded:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for x, y in DataLoader(DATA, **options):
+            F.cross_entropy(model(x).reshape(-1, 4), y.reshape(-1)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    return recorded.records()
 
 
 @pytest.mark.parametrize(
@@ -46,17 +81,16 @@ def batches(sampler: Any) -> BatchSampler:
         ({"batch_sampler": batches(RandomSampler(DATA))}, "random"),
         ({"batch_sampler": batches(SequentialSampler(DATA))}, "sequential"),
         ({"batch_sampler": Shared(batches(RandomSampler(DATA)))}, "random"),
+        ({"batch_sampler": Sorted(batches(RandomSampler(DATA)))}, None),
         ({"batch_sampler": batches(DistributedSampler(DATA, 2, 0))}, "random"),
         ({"batch_sampler": [[0, 1], [2, 3], [4, 5], [6, 7]]}, None),
         ({"batch_size": None, "sampler": RandomSampler(DATA)}, "random"),
     ],
 )
 def test_the_kind_of_sampler(options: dict[str, Any], kind: str | None) -> None:
-    model = nn.Linear(3, 4)
-    with recording() as recorded:
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        for x, y in DataLoader(DATA, **options):
-            F.cross_entropy(model(x).reshape(-1, 4), y.reshape(-1)).backward()
-            optimizer.step()
-            optimizer.zero_grad()
-    assert {facts.record.sampler for facts in recorded.facts()} == {kind}
+    assert {record.sampler for record in train(options)} == {kind}
+
+
+def test_a_property_of_a_sampler_is_not_read() -> None:
+    records = train({"batch_size": 2, "sampler": Unset()})
+    assert {(record.sampler, record.batches) for record in records} == {(None, 1)}

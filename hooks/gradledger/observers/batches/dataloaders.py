@@ -5,10 +5,11 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import BatchSampler, DataLoader
 
 from gradledger.capture.open_records import OpenStep
 from gradledger.observers.base import Observer
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from gradledger.capture.windows import OpenWindows, OptimizerWindow
 
 _WRAPPED = 5  # samplers in one another: those of Accelerate share out, or skip, batches
+# Modules whose samplers draw from another one as it is; a class of the script may reorder it.
+_UNWRAPPED = (BatchSampler.__module__, "accelerate.data_loader")
 
 
 class DataLoaders(Observer):
@@ -69,22 +72,27 @@ def _kind_of(loader: Any) -> str | None:
 
     The ``sampler`` of a loader that got a batch sampler is a sequential one that it does not use.
     """
-    batches = getattr(loader, "batch_sampler", None)
-    sampler = getattr(loader, "sampler", None) if batches is None else batches
+    batches = _attribute(loader, "batch_sampler")
+    sampler = _attribute(loader, "sampler") if batches is None else batches
     for _ in range(_WRAPPED):
         kind = _kind_of_one(sampler)
-        inner = getattr(sampler, "batch_sampler", getattr(sampler, "sampler", None))
-        if kind is not None or inner is None:
+        if kind is not None or type(sampler).__module__ not in _UNWRAPPED:
             return kind
-        sampler = inner
+        inner = _attribute(sampler, "batch_sampler")
+        sampler = _attribute(sampler, "sampler") if inner is None else inner
     return None
 
 
 def _kind_of_one(sampler: Any) -> str | None:
-    shuffle = getattr(sampler, "shuffle", None)  # DistributedSampler
+    shuffle = _attribute(sampler, "shuffle")  # DistributedSampler
     if isinstance(shuffle, bool):
         return "random" if shuffle else "sequential"
     name = type(sampler).__name__
     if "Random" in name:
         return "random"
     return "sequential" if name == "SequentialSampler" else None
+
+
+def _attribute(owner: Any, name: str) -> Any:
+    """What it is, without running code of the script, such as a property."""
+    return inspect.getattr_static(owner, name, None)
