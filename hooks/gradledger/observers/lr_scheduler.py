@@ -192,8 +192,7 @@ class LearningRates(Observer):
             if is_again and in_turn and rate is not None and rate != schedule.rate_begun:
                 step.fields["elsewhere"] = schedule.done
                 step.fields["rate_elsewhere"] = rate
-                calls = other.code.take()  # it never stepped, so it sends none
-                window.code.unsent += [call for call in calls if call.role == "schedule"]
+                window.code.copy_from(other.code, "schedule")
 
 
 def _rate(window: OptimizerWindow) -> float | None:

@@ -313,3 +313,23 @@ def test_a_schedule_of_an_optimizer_that_was_created_again(how: str) -> None:
     records = recorded.records(optimizer=how == "steps first")
     counts = [record.elsewhere for record in records if record.elsewhere]
     assert counts == list(AGAIN[how])
+
+
+@pytest.mark.filterwarnings("ignore:Detected call of")
+def test_calls_of_an_optimizer_that_waits_are_its_own() -> None:
+    """Findings on the schedule point at its step; those on the waiting one at its backward."""
+    model = tiny_model()
+    with recording() as recorded:
+        waiting = torch.optim.SGD(model.parameters())
+        scheduler = exponential(waiting)
+        optimizer = torch.optim.SGD(model.parameters())
+        for number, (batch, *_) in enumerate(windows(11)):
+            model.zero_grad()
+            cross_entropy(model, batch).backward()
+            (optimizer if number < 8 else waiting).step()
+            scheduler.step()
+    roles = [
+        {call.role for record in recorded.records(optimizer=each) for call in record.code}
+        for each in (0, 1)
+    ]
+    assert all({"backward", "step", "schedule"} <= each for each in roles)

@@ -189,6 +189,13 @@ class CalledFrom:
         taken, self.unsent = self.unsent, []
         return taken
 
+    def copy_from(self, other: CalledFrom, role: CodeRole) -> None:
+        """The sites of one role that another optimizer has not sent: it never stepped."""
+        with self._guard:
+            for call in other.unsent:
+                if call.role == role:
+                    self._add(role, call.site)
+
     def _add(self, role: CodeRole, site: CallSite | None) -> None:
         if site is None or len(self._keys) >= MOST_LOCATIONS:
             return
