@@ -13,9 +13,10 @@ import pytest
 
 from gradledger.records import Event, LeftOpen, Samples, Term
 from gradledger_monitor.model.findings import Finding
-from gradledger_monitor.model.losses.repeated import UNREACHED
+from gradledger_monitor.model.losses.repeated import IN_PARTS, UNREACHED
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.unmeasured import LEFT_OR_ASSIGNED, NO_BACKWARD
+from gradledger_monitor.rules.balance.diagnosis import ADDED_AGAIN, diagnose
 from gradledger_monitor.rules.norm.exploding import Exploding
 from helpers.facts import CROSS_ENTROPY, facts, judged, record, term
 
@@ -346,6 +347,7 @@ def test_losses_of_the_backward_before_and_further_ones_are_a_running_total() ->
         ((0.5, 0.7), (2.0, 2.0), False, False),  # for other parameters, with inputs=
         ((0.5, 0.5), (None, None), False, False),  # other rows of a vector
         ((None, 0.5), (2.0, 2.0), False, False),
+        ((0.0, 0.0), (2.0, 2.0), False, False),
     ],
 )
 def test_backward_again_on_the_same_loss(
@@ -362,8 +364,42 @@ def test_backward_again_on_the_same_loss(
     assert (found is not None) is repeated
     assert found is None or found.title == "Backward is called again on the same loss"
     # nothing else is stated of one loss that is differentiated in parts
-    in_parts = norms[0] != norms[1] and losses[0] is not None
-    assert not in_parts or finding_of("reduction.missing_division", facts(step)) is None
+    if not repeated and not fresh and losses[0] is not None:
+        assert diagnose(facts(step), [])[0].reason == IN_PARTS
+
+
+@pytest.mark.parametrize(
+    ("weight", "factor", "shown", "repeated"),
+    [
+        (0.1, 1.0, {}, True),
+        (0.05, 1.0, {}, False),  # each backward has half of the loss
+        (0.1, 0.5, {}, False),  # the loop halved the gradients
+        (0.2, 0.5, {}, False),  # and the balance has another cause
+        (0.1, 1.0, {"coefficient": 2.0}, False),  # half of a loss with a weight of 2
+        (0.1, 1.0, {"reduction": "sum", "undivided": True}, False),
+        (0.2, 1.0, {}, False),
+    ],
+)
+def test_a_repeated_backward_is_named_if_the_balance_shows_it(
+    weight: float, factor: float, shown: dict[str, Any], repeated: bool
+) -> None:
+    loss = term(10, weight, **shown)
+    step = record([[loss], [dataclasses.replace(loss, again=True)]], post_factor=factor)
+    for batch in step.micro_batches:
+        batch.sample_norm, batch.loss, batch.fresh = 0.5, 2.0, False
+    window = facts(step)
+    assert (finding_of("loop.losses_added_again", window) is not None) is repeated
+    assert (diagnose(window, [])[0].reason == ADDED_AGAIN) is repeated
+
+
+def test_half_precision_rounds_the_sum_of_repeated_gradients() -> None:
+    loss = term(10, 0.1)
+    step = record([[loss], [dataclasses.replace(loss, again=True)]])
+    for batch, norm in zip(step.micro_batches, (0.5, 0.503), strict=True):
+        batch.sample_norm, batch.loss, batch.fresh = norm, 2.0, False
+    assert finding_of("loop.losses_added_again", facts(step)) is None
+    step.half_precision = True
+    assert finding_of("loop.losses_added_again", facts(step)) is not None
 
 
 def begun(

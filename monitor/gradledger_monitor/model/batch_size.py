@@ -66,3 +66,24 @@ def _of_loader(term: Term, record: StepRecord) -> int | None:
 def _are_chunks(terms: list[Term]) -> bool:
     heads = [(term.kind, term.head) for term in terms if term.head is not None]
     return len(set(heads)) < len(heads)
+
+
+def has_whole_batches(record: StepRecord) -> bool:
+    """Whether each of several backwards has the samples of the one batch that was drawn.
+
+    A loop that accumulates draws a batch for each, or has a part of one in each.
+    """
+    if record.batches != 1 or record.batch_size is None or len(record.micro_batches) == 1:
+        return False
+    return {samples_of(m, record) for m in record.micro_batches} == {record.batch_size}
+
+
+def has_a_loader_for_each_loss(record: StepRecord) -> bool:
+    """Whether each of several DataLoaders may have delivered an equal share of the micro-batches.
+
+    A loop that starts a loader again has drawn more from it than its iterator counts. One that
+    draws more batches than it has micro-batches puts several of them into one.
+    """
+    drawn, k = record.loader_batches, len(record.micro_batches)
+    loaders = len(drawn)
+    return loaders > 1 and k % loaders == 0 and max(drawn) * loaders <= k

@@ -9,15 +9,15 @@ from collections.abc import Sequence
 from gradledger_monitor.ingest.schema import MicroBatch, StepRecord, Term
 from gradledger_monitor.model.losses.names import IndexedMicroBatches, have_separate_calls
 from gradledger_monitor.model.numbers import number
+from gradledger_monitor.model.tolerances import SAMPLE, SAMPLE_HALF
 
 EQUAL_LOSS = 1e-5  # relative difference of one loss that is computed twice
-SAME_NORM = 1e-3  # relative difference of two norms of one gradient, sent with four digits
 LossKey = tuple[str, int | None]  # the kind of a loss, and its head
 UNREACHED = "backward did not reach this loss node"  # as the hooks report it
 
 IN_PARTS = (
-    "several backwards of the window start from the very same loss, and add different gradients, "
-    "as for other parameters each (inputs=): how often it counts in each parameter is not known"
+    "several backwards of the window start from the very same loss, and whether they add the same "
+    "gradients, or those of other parameters each (inputs=), is not known"
 )
 
 
@@ -113,12 +113,9 @@ def adds_again(batches: Sequence[MicroBatch]) -> bool:
     """Whether each backward after the first has all losses of the one before, and further ones.
 
     Of two backwards, the second must add losses of the kinds of the first: another loss may be
-    added to one on purpose. Three that contain each other are a running total. Or whether some
-    start from the same loss as the one before, and add the same gradients.
+    added to one on purpose. Three that contain each other are a running total.
     """
     pairs = list(itertools.pairwise(batches))
-    if repeated_backwards(batches):
-        return True
     return bool(pairs) and all(
         _goes_on(before, after)
         and (len(pairs) > 1 or _kinds_added(after) == _kinds_added(batches[0]))
@@ -126,14 +123,17 @@ def adds_again(batches: Sequence[MicroBatch]) -> bool:
     )
 
 
-def repeated_backwards(batches: Sequence[MicroBatch]) -> int:
-    """How many start from the very loss of the one before, and add the same gradients to them."""
-    return sum(map(_add_the_same, _of_one_loss(batches)))
+def repeated_backwards(batches: Sequence[MicroBatch], half: bool) -> int:
+    """How many start from the very loss of the one before, and add the same gradients to them.
+
+    ``half``: the gradients are in half precision.
+    """
+    return sum(_add_the_same(*pair, half) for pair in _of_one_loss(batches))
 
 
-def is_differentiated_in_parts(batches: Sequence[MicroBatch]) -> bool:
-    """Whether backwards start from one loss, and add different gradients, as with `inputs=`."""
-    return not all(map(_add_the_same, _of_one_loss(batches)))
+def may_be_in_parts(batches: Sequence[MicroBatch], half: bool) -> bool:
+    """Whether backwards start from one loss, and may add different gradients (`inputs=`)."""
+    return not all(_add_the_same(*pair, half) for pair in _of_one_loss(batches))
 
 
 def _of_one_loss(batches: Sequence[MicroBatch]) -> list[tuple[MicroBatch, MicroBatch]]:
@@ -149,10 +149,15 @@ def _of_one_loss(batches: Sequence[MicroBatch]) -> list[tuple[MicroBatch, MicroB
     ]
 
 
-def _add_the_same(pair: tuple[MicroBatch, MicroBatch]) -> bool:
-    """Whether the sampled gradients grew alike: a backward for other parameters adds others."""
-    first, second = (number(each.sample_norm) for each in pair)
-    return bool(first and second) and math.isclose(first or 0.0, second or 0.0, rel_tol=SAME_NORM)
+def _add_the_same(before: MicroBatch, after: MicroBatch, half: bool) -> bool:
+    """Whether the sampled gradients are known to have grown alike.
+
+    Not if a norm is unknown or zero, and if the loop changed the gradients before one of them. Half
+    precision rounds the sum to which the gradients are added.
+    """
+    first, second = number(before.sample_norm) or 0.0, number(after.sample_norm) or 0.0
+    bound = SAMPLE_HALF if half else SAMPLE
+    return bool(first and second) and math.isclose(first, second, rel_tol=bound)
 
 
 def _goes_on(before: MicroBatch, after: MicroBatch) -> bool:

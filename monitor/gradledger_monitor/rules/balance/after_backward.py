@@ -1,10 +1,44 @@
-"""What multiplies gradients after the backward: the loop, and how the ranks are combined."""
+"""What multiplies gradients beside the loss: another backward, the loop, how ranks are combined."""
 
 from __future__ import annotations
 
+from gradledger_monitor.model.losses.repeated import repeated_backwards
+from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.tolerances import WEIGHT
-from gradledger_monitor.rules.balance.evidence import SINGLE, Near
+from gradledger_monitor.rules.balance.evidence import SINGLE, Near, coefficient_explains
+
+
+def applied_again(facts: StepFacts) -> int:
+    """Backwards again on the loss of the one before, if the balance shows that they are applied.
+
+    It is then larger by the ratio of all backwards to the others. The loop may have taken it back,
+    as after a measurement, or share out the loss over its backwards. A constant that explains the
+    balance may be the weight of the loss, and that of a sum that nothing divides may be any number.
+    """
+    batches = [micro_batch for _, micro_batch in facts.applied]
+    repeated = repeated_backwards(batches, facts.record.half_precision)
+    undecided = facts.unmeasured or facts.factor_unmeasured or facts.separate_losses
+    declared = facts.run.contract in ("sequence", "sample")
+    if not repeated or undecided or declared or facts.record.by_hand or facts.together is not None:
+        return 0
+    times = len(batches) / (len(batches) - repeated)
+    scale = facts.run.declared_scale or 1.0
+    factor = facts.shared_factors[facts.lowest_rank] * (facts.scale or 1.0)
+    if Near(factor, facts.tolerance)(1 / times):
+        return 0
+
+    def is_repeated(objective: Objective) -> bool:
+        balance = objective.ledger.balance / scale
+        explained = objective.is_undivided_sum or coefficient_explains(facts, objective, balance)
+        return Near(balance, facts.tolerance)(times) and not explained
+
+    def is_weighted(objective: Objective) -> bool:
+        return coefficient_explains(facts, objective, objective.ledger.balance / scale / times)
+
+    shown = [is_repeated(objective) for objective in facts.objectives]
+    others = [o for o, is_shown in zip(facts.objectives, shown, strict=True) if not is_shown]
+    return repeated if any(shown) and all(map(is_weighted, others)) else 0
 
 
 def excess_of_combination(facts: StepFacts) -> int | float | None:

@@ -32,6 +32,7 @@ from collections.abc import Sequence
 from gradledger_monitor.model.losses.repeated import has_layer_beside_parts, have_equal_losses
 from gradledger_monitor.model.objectives import Objective, fair_together
 from gradledger_monitor.model.step_facts import StepFacts
+from gradledger_monitor.rules.balance.after_backward import applied_again
 from gradledger_monitor.rules.balance.beside import smooths_ignored
 from gradledger_monitor.rules.balance.divisors import is_one_whole_mean
 from gradledger_monitor.rules.balance.episodes import may_be_of_episodes, weighs_elements
@@ -172,7 +173,7 @@ def why_no_loss_is_evaluated(facts: StepFacts) -> str | None:
     """Why the terms of a window are no losses with a count: single elements, or added again."""
     if weighs_elements(facts.terms):
         return EPISODES
-    return ADDED_AGAIN if facts.adds_losses_again else None
+    return ADDED_AGAIN if facts.adds_losses_again or applied_again(facts) else None
 
 
 def diagnose(facts: StepFacts, past: Sequence[Closed]) -> list[Diagnosis]:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import combinations, pairwise
 
-from gradledger_monitor.ingest.schema import StepRecord
-from gradledger_monitor.model.batch_size import samples_of
+from gradledger_monitor.model.batch_size import has_a_loader_for_each_loss, has_whole_batches
 from gradledger_monitor.model.losses.names import have_separate_calls, micro_batches_of
-from gradledger_monitor.model.losses.repeated import IN_PARTS, is_differentiated_in_parts
+from gradledger_monitor.model.losses.repeated import IN_PARTS, may_be_in_parts
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.objectives import Objective, losses_together
 from gradledger_monitor.model.readings import WeightedTerm
@@ -72,38 +71,16 @@ def why_undecided(facts: StepFacts, past: Sequence[Closed]) -> str | None:
         for o in facts.objectives
         if not is_fair(facts, o) and not coefficient_explains(facts, o, o.ledger.balance / scale)
     ]
-    if wrong and is_differentiated_in_parts(facts.record.micro_batches):
+    if wrong and may_be_in_parts(facts.record.micro_batches, facts.record.half_precision):
         return IN_PARTS
     if any(have_separate_calls(micro_batches_of(facts.applied_by_rank, o.terms)) for o in wrong):
         return SEPARATE_CALLS
     accumulates = any(c.pattern in FAIR and c.micro_batches > 1 for c in past)
-    if wrong and not accumulates and all(map(_has_whole_batches, facts.records.values())):
+    if wrong and not accumulates and all(map(has_whole_batches, facts.records.values())):
         return WHOLE_BATCHES
-    if wrong and all(map(_has_a_loader_for_each_loss, facts.records.values())):
+    if wrong and all(map(has_a_loader_for_each_loss, facts.records.values())):
         return SEPARATE_LOADERS
     return CONSTANT_TARGETS if wrong and facts.may_be_separate_losses else None
-
-
-def _has_whole_batches(record: StepRecord) -> bool:
-    """Whether each of several backwards has the samples of the one batch that was drawn.
-
-    A loop that accumulates draws a batch for each, or has a part of one in each.
-    """
-    if record.batches != 1 or record.batch_size is None or len(record.micro_batches) == 1:
-        return False
-    samples = {samples_of(micro_batch, record) for micro_batch in record.micro_batches}
-    return samples == {record.batch_size}
-
-
-def _has_a_loader_for_each_loss(record: StepRecord) -> bool:
-    """Whether each of several DataLoaders may have delivered an equal share of the micro-batches.
-
-    A loop that starts a loader again has drawn more from it than its iterator counts. One that
-    draws more batches than it has micro-batches puts several of them into one.
-    """
-    drawn, k = record.loader_batches, len(record.micro_batches)
-    loaders = len(drawn)
-    return loaders > 1 and k % loaders == 0 and max(drawn) * loaders <= k
 
 
 def by_losses_together(facts: StepFacts, main: Objective) -> Diagnosis | None:

@@ -111,7 +111,7 @@ def _differ(replicas: list[Replica | None]) -> bool:
 
 def _copies_apart(ranks: list[int], last: list[int]) -> Outcome:
     return finding(
-        "warning",
+        "info",
         "Equal weights of ranks without a loss become different",
         f"{names(ranks)} hold no loss, and had equal parameters at the first step. They differ "
         f"now, while {names(last).lower()}, with the last stage, combine their gradients. If they "

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from gradledger_monitor.ingest.schema import MicroBatch
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.losses.repeated import repeated_backwards
-from gradledger_monitor.rules.rule import OK, Rule, Window, finding
+from gradledger_monitor.rules.balance.after_backward import applied_again
+from gradledger_monitor.rules.balance.patterns import FAIR
+from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_measured
 
 FIX = """\
 for i, (x, y) in enumerate(loader):
@@ -21,6 +23,10 @@ for i, (x, y) in enumerate(loader):
 FIX_OF_SAME = """\
 loss.backward()                  # once for each loss: remove the other call, and retain_graph"""
 
+NOT_SHOWN = (
+    "backward is called again on the same loss, and the balance does not show whether its "
+    "gradients are applied more than once"
+)
 INTENDED = (
     " The losses are of different kinds: if they are weighted so on purpose, nothing is wrong."
 )
@@ -33,7 +39,8 @@ class LossesAddedAgain(Rule):
 
     In a window, the backward of each micro-batch has all losses of the one before, the very same
     nodes of the autograd graph, and further ones; and the gradients were not zeroed in between. Or
-    a backward has the losses of the one before, no other ones, and adds the same gradients again.
+    a backward has the losses of the one before, no other ones, and adds the same gradients again;
+    and the balance is larger by as much.
 
     **Why it matters**
 
@@ -52,9 +59,10 @@ class LossesAddedAgain(Rule):
     **When it is silent**
 
     One graph has several losses, each with its backward; a loss is differentiated twice
-    for different parameters, or with the gradients zeroed in between; ``inputs=`` leaves no way
-    back from the earlier losses; a backward adds no loss, and its gradients differ from the last;
-    two backwards, of which the second adds a loss of another kind.
+    for different parameters, or with the gradients zeroed in between; the gradients of a second
+    backward on a loss are taken back before the step, or each backward has a share of the loss;
+    ``inputs=`` leaves no way back from the earlier losses; a backward adds no loss, and its
+    gradients differ from the last; two backwards, of which the second adds a loss of another kind.
 
     **Incidents**
 
@@ -66,8 +74,11 @@ class LossesAddedAgain(Rule):
     def evaluate(self, window: Window) -> Outcome:
         """Every backward after the first contains all losses of the one before, and more."""
         record = window.facts.record
-        if repeated := repeated_backwards(record.micro_batches):
+        if repeated := applied_again(window.facts):
             return _of_same_losses(record.micro_batches, repeated)
+        again = repeated_backwards(record.micro_batches, record.half_precision)
+        if again and window.balance.pattern not in FAIR:
+            return not_measured(NOT_SHOWN)
         if not window.facts.adds_losses_again:
             return OK
         batches = len(record.micro_batches)
