@@ -155,9 +155,7 @@ class CountedMicroBatch:
 
     def was_fresh(self) -> bool | None:
         """Whether the gradients were absent or zero when the backward began."""
-        if self.sample_before is None:
-            return self.fresh
-        return not any(self.sample_before.values())
+        return self.fresh if self.sample_before is None else not any(self.sample_before.values())
 
     def resolve(self) -> MicroBatch:
         """The wire record, with the state of this optimizer's gradients when it began."""

@@ -85,8 +85,8 @@ class ReplicaDrift(Rule):
 
     With a pipeline: a matrix of an earlier stage that equals one of the last stage at the first
     step, such as an embedding and its head, becomes different. Or, with several pipelines, equal
-    copies of an earlier stage do, while those of the last stage are combined. Both are warnings:
-    different stages may start from equal values.
+    copies of an earlier stage do, while those of the last stage are combined. The first is a
+    warning and the second information: different stages may start from equal values.
 
     **Why it matters**
 
