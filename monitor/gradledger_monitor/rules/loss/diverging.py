@@ -333,8 +333,12 @@ class Diverging(Rule):
             self._levels = [*self._levels[-1:], median(list(self._last)[-self.unlearnt :])]
 
     def _is_regaining(self, now: float) -> bool:
-        """Whether a fifth of the rise is regained since half of its steps or less."""
-        before = self._levels[0] if self._levels else now
+        """Whether a fifth of what was lost is regained since half of these steps or less.
+
+        That is at most what had been learnt: a loss that falls and is still above its start is no
+        recovery.
+        """
+        before = min(self._levels[0], median(self._start)) if self._levels else now
         return now - self._best < (1 - REGAINED) * (before - self._best)
 
     def _middle(self) -> float:
