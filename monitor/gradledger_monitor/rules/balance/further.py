@@ -248,7 +248,8 @@ def _are_divided_by_their_rows(objective: Objective, k: int) -> bool:
 
 def _has_count(term: WeightedTerm, k: int) -> bool:
     """Whether a number of its elements is K, so that K may divide the loss as that."""
-    return k in (term.tokens, term.loss_term.elements, *shape(term)) or _may_cancel(term, k)
+    counts = [term.tokens, term.loss_term.elements, *shape(term)]
+    return k in counts or _may_cancel(term, k)
 
 
 def _is_mean(term: WeightedTerm) -> bool:
