@@ -133,13 +133,13 @@ def _calls_on_the_same_labels(micro_batches: Mapping[int, MicroBatch]) -> dict[i
     """A number for the call of each micro-batch (by index), if each set of labels has all of them.
 
     Parts of one batch have different labels, so these are several losses of the same data: such as
-    of clean and of noisy inputs.
+    of clean and of noisy inputs. Backward called again on one loss has no other one.
     """
     by_labels: dict[float, Counter[int]] = {}
     numbers: dict[int, int] = {}
     for m in micro_batches.values():
         labels = number(m.fingerprint)
-        if labels is None or m.call is None:
+        if labels is None or m.call is None or m.terms[0].again:
             return {}
         numbers.setdefault(m.call, len(numbers))
         by_labels.setdefault(labels, Counter()).update([m.call])
