@@ -35,8 +35,8 @@ from gradledger_monitor.rules.balance.history import (
     SCALED_BY_LOOP,
 )
 from gradledger_monitor.rules.balance.masked import CONSTANT_SHARE, MASKED
-from gradledger_monitor.rules.balance.means_of_losses import PARTS_OR_TASKS
 from gradledger_monitor.rules.balance.patterns import Closed, Diagnosis, Pattern
+from gradledger_monitor.rules.balance.several_losses import PARTS_OR_TASKS
 from gradledger_monitor.rules.reduction.token_weights_unequal import TokenWeightsUnequal
 from gradledger_monitor.rules.reduction.weights_not_evaluated import BY_LOOP, COUNTS_MASKED
 from gradledger_monitor.rules.rule import Window

@@ -11,7 +11,7 @@ from gradledger.records import StepRecord, Term
 from gradledger_monitor.model.chart_metrics import chart_metrics
 from gradledger_monitor.model.findings import EvaluationResult, Finding
 from gradledger_monitor.model.step_facts import StepFacts
-from gradledger_monitor.rules.balance.means_of_losses import FURTHER_TOKENS
+from gradledger_monitor.rules.balance.several_losses import FURTHER_TOKENS
 from gradledger_monitor.rules.number_text import percent
 from gradledger_monitor.rules.reduction.weights_not_evaluated import (
     BY_DATA,

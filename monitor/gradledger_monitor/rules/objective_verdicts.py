@@ -14,8 +14,8 @@ from gradledger_monitor.model.token_ledger import Ledger, total
 from gradledger_monitor.rules.balance.diagnosis import why_no_loss_is_evaluated
 from gradledger_monitor.rules.balance.evidence import Near
 from gradledger_monitor.rules.balance.further import may_weigh_one_over_k
-from gradledger_monitor.rules.balance.means_of_losses import why_undecided
 from gradledger_monitor.rules.balance.patterns import NOT_MEASURED, Pattern
+from gradledger_monitor.rules.balance.several_losses import why_undecided
 from gradledger_monitor.rules.objective_names import element_name, objective_name
 from gradledger_monitor.rules.reduction.token_weights_unequal import TokenWeightsUnequal
 from gradledger_monitor.rules.reduction.weights_not_evaluated import why_not_evaluated

@@ -71,12 +71,6 @@ from gradledger_monitor.rules.balance.masked import (
     masked_may_count,
     may_count_more,
 )
-from gradledger_monitor.rules.balance.means_of_losses import (
-    AS_MANY_LOSSES,
-    PARTS_OR_TASKS,
-    may_divide_by_their_number,
-    why_undecided,
-)
 from gradledger_monitor.rules.balance.patterns import (
     FAIR,
     NORMALISED,
@@ -84,6 +78,12 @@ from gradledger_monitor.rules.balance.patterns import (
     Diagnosis,
     Pattern,
     is_fair,
+)
+from gradledger_monitor.rules.balance.several_losses import (
+    AS_MANY_LOSSES,
+    PARTS_OR_TASKS,
+    may_divide_by_their_number,
+    why_undecided,
 )
 
 OWN_LOSSES = "each backward has a separate loss (such as real and fake batches of a GAN critic)"

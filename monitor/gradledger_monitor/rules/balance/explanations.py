@@ -54,7 +54,6 @@ from gradledger_monitor.rules.balance.history import (
     mean_weights,
 )
 from gradledger_monitor.rules.balance.masked import by_masked_elements
-from gradledger_monitor.rules.balance.means_of_losses import are_divided_alone, by_losses_together
 from gradledger_monitor.rules.balance.patterns import (
     FAIR,
     Closed,
@@ -62,6 +61,7 @@ from gradledger_monitor.rules.balance.patterns import (
     Pattern,
     wrong_windows,
 )
+from gradledger_monitor.rules.balance.several_losses import are_divided_alone, by_losses_together
 from gradledger_monitor.rules.number_text import significant
 
 OF_RANKS = (

@@ -24,8 +24,8 @@ from gradledger_monitor.rules.balance.evidence import (
     is_divided_by_two_ks,
 )
 from gradledger_monitor.rules.balance.masked import may_count_more
-from gradledger_monitor.rules.balance.means_of_losses import why_undecided
 from gradledger_monitor.rules.balance.patterns import is_fair
+from gradledger_monitor.rules.balance.several_losses import why_undecided
 from gradledger_monitor.rules.ddp.common import names
 from gradledger_monitor.rules.definition import DEFAULTS, Parameter
 from gradledger_monitor.rules.number_text import counted, percent, significant, times

@@ -21,7 +21,7 @@ from gradledger_monitor.rules.balance.evidence import (
     may_have_pairs_of_lists,
     reductions,
 )
-from gradledger_monitor.rules.balance.means_of_losses import (
+from gradledger_monitor.rules.balance.several_losses import (
     FURTHER_TOKENS,
     PARTS_OR_TASKS,
     may_be_of_samples,
