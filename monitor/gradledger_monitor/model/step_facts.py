@@ -29,6 +29,7 @@ from gradledger_monitor.model.clipping import clipping_of_window, shared_factor,
 from gradledger_monitor.model.losses import names as loss_names
 from gradledger_monitor.model.losses.repeated import (
     adds_again,
+    applied_of,
     data_of,
     discarded,
     leaked_losses,
@@ -119,7 +120,7 @@ class StepFacts:
         self.unobserved = next(filter(None, reasons), None)
         self.tolerance = _tolerance(records.values())  # relative; smaller errors are rounding
         # micro-batches whose gradients the step applied, with their indices
-        present = {rank: _applied(record) for rank, record in records.items()}
+        present = {rank: applied_of(record) for rank, record in records.items()}
         leaked = {rank: leaked_losses(applied) for rank, applied in present.items()}
         # without those of another optimizer's loss, which are in the gradients by mistake
         self.applied_by_rank = {
@@ -138,8 +139,9 @@ class StepFacts:
         # micro-batches before it, zeroed before any optimizer stepped on them, and not run again
         self.discarded = discarded(record, applied) if self.applied_from else []
         self.scale = _scale(record)
-        self._calls = _by_op(record.events)
-        self._own_calls = _by_op([event for event in record.events if event.own])
+        self._calls = calls = _by_op(record.events)
+        own = [event for event in record.events if event.own]
+        self._own_calls = _by_op(own) if len(own) < len(record.events) else calls
         # of all ranks
         self.averaged = run.world_size > 1 and record.sync == "averaged"  # the gradients
         self.norm = self._norm()
@@ -455,19 +457,11 @@ def merge(run: RunInfo, optimizer: int, step: int, records: RecordsByRank) -> St
 # ---------------------------------------------------------------------- from record to weights
 
 
-def _applied(record: StepRecord) -> loss_names.IndexedMicroBatches:
-    """Micro-batches since the gradients were last absent or zero, with their indices.
-
-    The gradients of those before were discarded: another loss's backward leaked into them, or
-    accumulated gradients were zeroed.
-    """
-    fresh = (index for index, micro_batch in enumerate(record.micro_batches) if micro_batch.fresh)
-    return list(enumerate(record.micro_batches))[max(fresh, default=0) :]
-
-
 def _by_op(events: list[Event]) -> CallsByOp:
-    ops = dict.fromkeys(event.op for event in events)
-    return {op: [event for event in events if event.op == op] for op in ops}
+    calls: CallsByOp = {}
+    for event in events:
+        calls.setdefault(event.op, []).append(event)
+    return calls
 
 
 def _scale(record: StepRecord) -> float | None:

@@ -36,6 +36,19 @@ def leaked_losses(applied: IndexedMicroBatches) -> list[int]:
     return claimed if len(losses) > 1 or apart else []
 
 
+def applied_of(record: StepRecord) -> IndexedMicroBatches:
+    """Micro-batches since the gradients were last absent or zero, with their indices.
+
+    The gradients of those before were discarded: another loss's backward leaked into them, or
+    accumulated gradients were zeroed.
+    """
+    begin = 0
+    for index, micro_batch in enumerate(record.micro_batches):
+        if micro_batch.fresh:
+            begin = index
+    return list(enumerate(record.micro_batches))[begin:]
+
+
 def discarded(record: StepRecord, applied: IndexedMicroBatches) -> list[MicroBatch]:
     """Micro-batches that were zeroed before any optimizer stepped on them, and do not run again.
 
