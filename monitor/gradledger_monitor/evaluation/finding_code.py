@@ -16,7 +16,12 @@ from gradledger_monitor.model.findings import Finding
 from gradledger_monitor.rules.docs import rules_by_id
 
 WITH_FIXES = (
-    *("", "accelerate", "lightning", "lightning_fabric", "pytorch_lightning", "transformers"),
+    "",
+    "accelerate",
+    "lightning",
+    "lightning_fabric",
+    "pytorch_lightning",
+    "transformers",
 )
 AUTOGRAD_GRAD = (
     "\n# This loop calls torch.autograd.grad: change the loss that it gets in the same way, or the "

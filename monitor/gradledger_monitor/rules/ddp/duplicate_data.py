@@ -39,8 +39,6 @@ OF_ALL_RANKS = (
     "the loss is one of features that the ranks gather: its targets may be equal on all ranks, "
     "although their data are not"
 )
-
-
 NO_WRAPPER = not_applicable("no data-parallel wrapper is in use")
 
 
@@ -105,13 +103,13 @@ class DuplicateData(Rule):
 
     def evaluate(self, window: Window) -> Outcome:
         """Equal fingerprints on two ranks, in several windows in a row."""
-        outcome, facts = self._evaluate(window.facts), window.facts
-        if outcome.status != "finding" and combines_nothing(facts):
-            return NO_WRAPPER
-        return outcome
+        apart = combines_nothing(window.facts)
+        outcome = self._evaluate(window.facts, apart)
+        return NO_WRAPPER if apart and outcome.status != "finding" else outcome
 
-    def _evaluate(self, facts: StepFacts) -> Outcome:
-        if facts.record.wrapper is None and not self._may_be_replicas(facts):
+    def _evaluate(self, facts: StepFacts, apart: bool) -> Outcome:
+        """``apart``: nothing combines the gradients of the ranks."""
+        if facts.record.wrapper is None and not self._may_be_replicas(facts, apart):
             return NO_WRAPPER
         if facts.missing_ranks:
             return not_measured(facts.missing_ranks)
@@ -129,7 +127,7 @@ class DuplicateData(Rule):
         twins = [rank for rank in others if self._same(first, rank)]
         if not twins or not self._varied():
             return OK
-        if combines_nothing(facts):
+        if apart:
             return about_steps(_each_alone([first, *twins]), self._steps)
         report = finding(
             "error",
@@ -143,7 +141,7 @@ class DuplicateData(Rule):
         )
         return about_steps(report, self._steps)
 
-    def _may_be_replicas(self, facts: StepFacts) -> bool:
+    def _may_be_replicas(self, facts: StepFacts, apart: bool) -> bool:
         """Whether the loop may have combined each gradient of replicas, all after backward; or
         none, and yet all ranks have the same parameters.
 
@@ -154,7 +152,7 @@ class DuplicateData(Rule):
         parameters = self._replicas.total
         if not parameters or self._replicas.apart:
             return False
-        return combines_nothing(facts) or all(
+        return apart or all(
             (record.collectives_after or 0) >= parameters
             and not any(m.collectives for m in record.micro_batches)
             for record in facts.records.values()

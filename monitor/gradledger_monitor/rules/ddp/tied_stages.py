@@ -48,7 +48,7 @@ class TiedStages:
     def __init__(self) -> None:
         self.pairs: list[list[int]] = []
         self.shape: list[int] = []
-        self.copies: list[list[int]] = []  # ranks that hold one stage
+        self.copies: list[list[int]] = []  # ranks that may hold one stage
 
     def add(self, facts: StepFacts) -> Outcome | None:
         """Compare the stages in one step; the finding if what was equal differs."""

@@ -22,8 +22,9 @@ UNLEARNT = 0.5  # of the decrease from the start to the best: above it, the loss
 REGAINED = 0.2  # of that decrease: below it, what had been learnt is regained after a divergence
 Z = 3.5  # modified z-score above which a loss is out of the range of the best steps
 RISEN = 3.0  # times the largest loss of the start, from which the rise is dated
-JUMP = 10.0  # times the first cross entropy: one above it is not that of an untrained model,
-UNTRAINED = 20.0  # nor is one above this: a guess among 500 million classes has less
+# A cross entropy that is above both is not that of an untrained model:
+JUMP = 10.0  # times the first one, and
+UNTRAINED = 20.0  # more than that of a guess among 400 million classes
 HARDER = (
     " The model has unlearnt, or what it is trained on is harder than before: more classes, longer "
     "masks, mixed or noisy examples."
