@@ -138,13 +138,12 @@ def _undivided(line: str, loss: ast.expr, script: Script) -> str | None:
     """``(loss / K).backward()`` becomes ``loss.backward()``."""
     scaled = _scaled(loss)
     inner = loss if scaled is None else scaled
-    if not isinstance(inner, ast.BinOp) or not isinstance(inner.op, ast.Div):
-        return None
-    if not isinstance(inner.left, ast.Name) or not _is_window_length(inner.right, script):
+    name, divisor = _division(inner) or (None, None)
+    if not isinstance(name, ast.Name) or divisor is None or not _is_window_length(divisor, script):
         return None
     if scaled is None and _is_method(line, loss):
-        return f"{inner.left.id}{line[line.rindex('.backward') :]}"
-    return _replaced(line, inner, inner.left.id)
+        return f"{name.id}{line[line.rindex('.backward') :]}"
+    return _replaced(line, inner, name.id)
 
 
 def _one_division(script: Script) -> Change | None:
@@ -172,17 +171,25 @@ def _without_division(script: Script) -> Change | None:
 
 def _divides(statement: ast.stmt | None, loss: ast.expr, script: Script) -> bool:
     """Whether a statement does nothing but divide the loss, by K as far as it is known."""
-    if isinstance(statement, ast.AugAssign) and isinstance(statement.op, ast.Div):
-        target, left, divisor = statement.target, ast.unparse(statement.target), statement.value
-    elif isinstance(statement, ast.Assign) and isinstance(statement.value, ast.BinOp):
-        if len(statement.targets) != 1 or not isinstance(statement.value.op, ast.Div):
+    match statement:
+        case ast.Assign([ast.Name(name)], value):
+            division = _division(value)
+        case ast.AugAssign(ast.Name(name)):
+            division = _division(statement)
+        case _:
             return False
-        target, divisor = statement.targets[0], statement.value.right  # type: ignore[assignment]
-        left = ast.unparse(statement.value.left)
-    else:
+    if division is None:
         return False
-    is_loss = isinstance(loss, ast.Name) and left == ast.unparse(target) == loss.id
-    return is_loss and _is_window_length(divisor, script)
+    is_loss = ast.unparse(division[0]) == name == ast.unparse(loss)
+    return is_loss and _is_window_length(division[1], script)
+
+
+def _division(node: ast.AST) -> tuple[ast.expr, ast.expr] | None:
+    """What is divided, and by what, in ``loss / K`` and ``loss /= K``."""
+    match node:
+        case ast.BinOp(divided, ast.Div(), divisor) | ast.AugAssign(divided, ast.Div(), divisor):
+            return divided, divisor
+    return None
 
 
 def _is_window_length(divisor: ast.expr, script: Script) -> bool:
@@ -200,11 +207,7 @@ def _is_window_length(divisor: ast.expr, script: Script) -> bool:
 
 
 def _divisors(statement: ast.stmt) -> Iterator[ast.expr]:
-    for node in ast.walk(statement):
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
-            yield node.right
-        elif isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Div):
-            yield node.value
+    return (each[1] for node in ast.walk(statement) if (each := _division(node)) is not None)
 
 
 def _scaled(loss: ast.expr) -> ast.expr | None:
@@ -405,7 +408,7 @@ def _stepped_once_per_window(script: Script) -> Change | None:
     if step is None or zeroed is None or call is None or not script.is_only:
         return None
     optimizer, length = _stepped(script, step), _named_window_length(script)
-    counter, node = _counter(script.lines.header(step.line, _COUNTED)), script.lines.call(zeroed)
+    counter, node = _counter(script, step.line), script.lines.call(zeroed)
     if optimizer is None or length is None or counter is None or node is None:
         return None
     of_it = ast.unparse(node.func) == f"{optimizer}.zero_grad" and zeroed.line == step.line + 1
@@ -420,16 +423,29 @@ def _stepped_once_per_window(script: Script) -> Change | None:
     return Change(step.line, lines, [condition, *(f"    {line}" for line in lines)])
 
 
-def _counter(header: re.Match[str] | None) -> tuple[str, str] | None:
-    """``i`` and ``batches`` of ``for i, batch in enumerate(batches):``, which counts from 0."""
+def _counter(script: Script, line: int) -> tuple[str, str] | None:
+    """``i`` and ``batches`` of ``for i, batch in enumerate(batches):``, which counts from 0.
+
+    ``batches`` has a length: its name is that of a loader, or a known line makes a list of it.
+    """
+    header = script.lines.header(line, _COUNTED)
     try:
         loop = ast.parse(f"{header.group(1)} pass").body[0] if header else None
     except SyntaxError:
         return None
     match loop:
         case ast.For(ast.Tuple([ast.Name(i), *_]), ast.Call(_, [ast.Name(batches)], [])):
-            return i, batches
+            is_loader = batches.lower().endswith("loader")
+            return (i, batches) if is_loader or batches in _lists(script.lines) else None
     return None
+
+
+def _lists(lines: Lines) -> Iterator[str]:
+    """Names that are given a list in known lines."""
+    for number in lines.text:
+        match lines.statement(number):
+            case ast.Assign([ast.Name(name)], ast.List() | ast.ListComp()):
+                yield name
 
 
 def _named_window_length(script: Script) -> str | None:
@@ -453,24 +469,17 @@ class Pattern:
     holds_later: bool = True  # also of a finding that begins after the first windows
 
 
+# loops in which the script itself divides by K: its backward does not
+_DIVIDING: tuple[fixes.Loop, ...] = ("plain", "ranks", "fabric", "lightning")
+_DIVIDED = Pattern(lambda script: _changed_backward(script, _divided), _BACKWARDS)
+_UNDIVIDED = Pattern(_one_division, _BACKWARDS)
 _UNSCALED = Pattern(_unscaled_before_clip, ("clip_norm", "clip_value", "scaler_step"), False)
 _ONCE = Pattern(_stepped_once, ("step",), False)
 _BEFORE_STEP = Pattern(_clipped_before_step, ("clip_norm", "clip_value", "step"), False)
 
 _CHANGES: dict[str, Pattern] = {
-    fixes.MICRO_BATCH_MEAN["plain"]: Pattern(
-        lambda script: _changed_backward(script, _divided), _BACKWARDS
-    ),
-    fixes.MICRO_BATCH_MEAN["lightning"]: Pattern(
-        lambda script: _changed_backward(script, _divided), _BACKWARDS
-    ),
-    fixes.MICRO_BATCH_MEAN["fabric"]: Pattern(
-        lambda script: _changed_backward(script, _divided), _BACKWARDS
-    ),
-    fixes.ONE_DIVISION["plain"]: Pattern(_one_division, _BACKWARDS),
-    fixes.ONE_DIVISION["accelerate"]: Pattern(_one_division, _BACKWARDS),
-    fixes.ONE_DIVISION["fabric"]: Pattern(_one_division, _BACKWARDS),
-    fixes.ONE_DIVISION["lightning"]: Pattern(_one_division, _BACKWARDS),
+    **{fixes.MICRO_BATCH_MEAN[loop]: _DIVIDED for loop in _DIVIDING},
+    **{fixes.ONE_DIVISION[loop]: _UNDIVIDED for loop in (*_DIVIDING, "accelerate")},
     fixes.MICRO_BATCH_MEAN["accelerate"]: Pattern(_divided_by_accelerate, _BACKWARDS),
     grads_not_zeroed.FIX: Pattern(_zeroed_after_step, ("step",), False),
     clip_before_unscale.FIX: _UNSCALED,
