@@ -17,6 +17,18 @@ LARGEST_COUNT = 1_000_000
 
 DEFAULTS: Mapping[str, float] = MappingProxyType({})  # no threshold is overridden
 
+# Symptoms of steps that go too far or in a wrong direction. Not of layers that have no gradient
+# from the first step on, or of a loss without one: these are other mistakes.
+UNSTABLE_NORMS = (
+    "norm.nonfinite",
+    "norm.spike",
+    "norm.exploding",
+    "norm.vanishing",
+    "norm.gradient_ends",
+)
+UNSTABLE = (*UNSTABLE_NORMS, "loss.nonfinite", "loss.diverging")
+SMALL_STEPS = ("norm.lost_updates", "norm.weight_decay")  # of steps that are too small
+
 
 class Parameter(Generic[Value]):
     """A threshold of a rule: its meaning, and a default that settings can override.

@@ -104,6 +104,18 @@ SUITED: dict[tuple[str, str], dict[str, str]] = {
     ("norm/initial_weights_too_small", "layer not called"): {
         "SGD(model.parameters()": "SGD([*model.parameters(), nn.Parameter(torch.ones(3))]"
     },
+    ("loop/never_zeroed", "part without gradient"): {
+        "criterion(out, target)": "(criterion(out, target) + (out.detach() ** 2).mean())",
+        "range(8)": "range(30)",
+    },
+    ("loop/never_zeroed", "layer not called"): {
+        "Adam(model.parameters()": "Adam([*model.parameters(), nn.Parameter(torch.ones(3))]",
+        "range(8)": "range(30)",
+    },
+    ("scaler/clip_before_unscale_sgd", "layer not called"): {
+        "SGD(model.parameters()": "SGD([*model.parameters(), torch.nn.Parameter(torch.ones(3))]",
+        "text(8,": "text(30,",
+    },
     ("loop/never_zeroed", "larger batches"): {
         "[24]": "[24] * (1 if step < 20 else 3)",
         "range(8)": "range(60)",

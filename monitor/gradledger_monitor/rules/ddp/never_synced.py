@@ -22,7 +22,7 @@ from gradledger_monitor.rules.ddp.common import (
 from gradledger_monitor.rules.ddp.model_averages import LOCAL_SGD, ModelAverages
 from gradledger_monitor.rules.ddp.model_copies import ModelCopies
 from gradledger_monitor.rules.ddp.replicas import SAME, differ_by
-from gradledger_monitor.rules.definition import DEFAULTS, Parameter
+from gradledger_monitor.rules.definition import DEFAULTS, UNSTABLE, Parameter
 from gradledger_monitor.rules.number_text import counted
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_applicable, not_measured
 from gradledger_monitor.rules.state import declare
@@ -104,12 +104,12 @@ class NeverSynced(Rule):
 
     points_at = ("step", "backward")
     inhibits = (
-        *("ddp.replica_drift", "ddp.uneven_microbatches", "norm.*", "loss.*"),
+        *("ddp.replica_drift", "ddp.uneven_microbatches", *UNSTABLE),
         *("reduction.wrong_denominator", "reduction.balance_off"),
     )
 
     # what FSDP2 adds to a later window; ranks under DDP have no such window
-    inhibits_later = ("reduction.*",)
+    inhibits_later = ("reduction.*", "norm.*")
     inhibits_later_under = "fsdp2"
 
     precondition = SEVERAL_RANKS_TO_THE_END

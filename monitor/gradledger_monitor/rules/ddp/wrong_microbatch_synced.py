@@ -5,6 +5,7 @@ from __future__ import annotations
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.ddp.common import COMBINED_GRADIENTS, names, norms_differ, synced
+from gradledger_monitor.rules.definition import UNSTABLE
 from gradledger_monitor.rules.number_text import counted
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_measured
 
@@ -64,7 +65,7 @@ class WrongMicrobatchSynced(Rule):
     """
 
     points_at = ("backward",)
-    inhibits = ("ddp.replica_drift", "norm.*", "loss.*")
+    inhibits = ("ddp.replica_drift", *UNSTABLE)
 
     precondition = COMBINED_GRADIENTS
 

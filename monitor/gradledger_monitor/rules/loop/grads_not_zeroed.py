@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.step_facts import StepFacts
-from gradledger_monitor.rules.definition import DEFAULTS
+from gradledger_monitor.rules.definition import DEFAULTS, UNSTABLE
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_applicable, not_measured
 from gradledger_monitor.rules.state import declare
 
@@ -52,7 +52,7 @@ class GradsNotZeroed(Rule):
     """
 
     points_at = ("step", "zero_grad", "backward")
-    inhibits = ("norm.*", "loss.*")
+    inhibits = UNSTABLE
 
     state = declare(_skipped=bool)
 

@@ -8,6 +8,7 @@ from gradledger_monitor.ingest.schema import Event
 from gradledger_monitor.model.clipping import CLIP_CALLS
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.numbers import number
+from gradledger_monitor.rules.definition import SMALL_STEPS, UNSTABLE_NORMS
 from gradledger_monitor.rules.number_text import significant
 from gradledger_monitor.rules.rule import OK, Precondition, Rule, Window, finding
 from gradledger_monitor.rules.scaler.common import SCALER_IN_USE, bounded, residual, static_scale
@@ -79,7 +80,7 @@ class ClipBeforeUnscale(Rule):
     """
 
     points_at = ("clip_norm", "clip_value")
-    inhibits = ("norm.*",)
+    inhibits = (*UNSTABLE_NORMS, *SMALL_STEPS)
 
     precondition = LOSS_IS_SCALED
 

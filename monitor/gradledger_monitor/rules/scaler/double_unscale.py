@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gradledger_monitor.model.findings import Outcome
+from gradledger_monitor.rules.definition import SMALL_STEPS, UNSTABLE
 from gradledger_monitor.rules.number_text import significant
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_measured
 from gradledger_monitor.rules.scaler.common import SCALER_IN_USE, residual
@@ -43,7 +44,7 @@ class DoubleUnscale(Rule):
     # a balance of 1/scale is no division by K, nor one for an accumulation over as many
     inhibits = (
         *("reduction.balance_off", "reduction.double_division", "reduction.wrong_denominator"),
-        *("loop.step_every_microbatch", "norm.*", "loss.*"),
+        *("loop.step_every_microbatch", *UNSTABLE, *SMALL_STEPS),
     )
 
     precondition = SCALER_IN_USE

@@ -9,6 +9,7 @@ from gradledger_monitor.model.clipping import CLIP_CALLS
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.step_facts import StepFacts
+from gradledger_monitor.rules.definition import UNSTABLE
 from gradledger_monitor.rules.gradient_scale_effects import constant_factor_effect
 from gradledger_monitor.rules.number_text import significant
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_measured
@@ -53,7 +54,7 @@ class StepBypassed(Rule):
         # of too large steps; a call in the wrong order is another mistake
         *("scaler.missing_update", "scaler.skipped_steps", "scaler.collapse"),
         "scaler.all_grads_zero",
-        *("norm.*", "loss.*"),
+        *UNSTABLE,
     )
 
     precondition = SCALER_IN_USE

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gradledger_monitor.model.findings import Outcome
+from gradledger_monitor.rules.definition import UNSTABLE
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding
 from gradledger_monitor.rules.scaler.common import SCALER_IN_USE
 
@@ -38,7 +39,7 @@ class UnscaleMidWindow(Rule):
     """
 
     points_at = ("unscale",)
-    inhibits = ("reduction.balance_off", "reduction.wrong_denominator", "norm.*", "loss.*")
+    inhibits = ("reduction.balance_off", "reduction.wrong_denominator", *UNSTABLE)
 
     precondition = SCALER_IN_USE
 

@@ -12,6 +12,7 @@ from gradledger_monitor.rules.balance.evidence import (
     is_round,
     may_pass_on_gradients,
 )
+from gradledger_monitor.rules.definition import SMALL_STEPS, UNSTABLE
 from gradledger_monitor.rules.gradient_scale_effects import constant_factor_effect
 from gradledger_monitor.rules.number_text import significant
 from gradledger_monitor.rules.objective_names import objective_name
@@ -59,7 +60,7 @@ class UnscaledBackward(Rule):
     """
 
     points_at = ("backward",)
-    inhibits = ("reduction.balance_off", "reduction.double_division", "norm.*", "loss.*")
+    inhibits = ("reduction.balance_off", "reduction.double_division", *UNSTABLE, *SMALL_STEPS)
 
     precondition = SCALER_STEPS_OR_SCALES
 

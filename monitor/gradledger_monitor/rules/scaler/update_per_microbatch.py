@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.numbers import number
+from gradledger_monitor.rules.definition import UNSTABLE
 from gradledger_monitor.rules.number_text import significant
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding
 from gradledger_monitor.rules.scaler.common import SCALER_IN_USE
@@ -47,8 +48,7 @@ class UpdatePerMicrobatch(Rule):
     inhibits = (
         "reduction.balance_off",
         "reduction.wrong_denominator",
-        "norm.*",
-        "loss.*",
+        *UNSTABLE,
         "scaler.unscale_mid_window",
         "loop.zeroed_every_microbatch",
     )
