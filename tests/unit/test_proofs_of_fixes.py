@@ -32,6 +32,11 @@ PLACES = {
 }
 PROVED = [
     *table.PLAIN.items(),
+    *(
+        (f"ranks/{prefix}{name.rpartition('/')[2]}", table.PLAIN[name])
+        for name in table.WRAPPED
+        for prefix in ("", "fsdp2_")
+    ),
     *table.BESIDE_THE_GRADIENT.items(),
     *table.FRAMEWORKS.items(),
     *table.FRAMEWORKS_ON_RANKS.items(),
@@ -90,7 +95,8 @@ def test_every_fix_of_a_reduction_is_proved_in_each_loop_that_shows_it(
         programs = [
             program
             for program, (_, fix) in PROVED
-            if fix == f"reduction.fixes.{name}" and idiom_of(program) == (framework, wrapper)
+            if FIXES.get(fix) == FIXES[f"reduction.fixes.{name}"]
+            and idiom_of(program) == (framework, wrapper)
         ]
         assert programs, f"{name} has no program of {framework} {wrapper}"
 

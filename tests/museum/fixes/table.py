@@ -156,13 +156,11 @@ PLAIN = {
     "reduction/mean_of_means": (_UNEQUAL, f"{_MEANS}[plain]"),
     "reduction/mean_of_means_divided_again": (_DOUBLE, f"{_MEANS}[plain]"),
     "reduction/not_divided": (_MISSING, f"{_NOT_DIVIDED}[plain]"),
+    "reduction/not_divided_in_a_short_window": (_MISSING, f"{_SHORT}[plain]"),
     "reduction/second_head_not_divided": (_MISSING, "reduction.fixes.TERM_DIVIDED[plain]"),
     "reduction/tail_leaks": ("reduction.partial_window", "reduction.partial_window.FIX_LONGER"),
     "reduction/second_head_mean_of_means": (_UNEQUAL, "reduction.fixes.TERM_MEAN[plain]"),
-    "reduction/short_window": (
-        "reduction.partial_window",
-        "reduction.fixes.WINDOW_LENGTH[plain]",
-    ),
+    "reduction/short_window": (_PARTIAL, f"{_SHORT}[plain]"),
     "reduction/skipped_backwards": (
         "reduction.partial_window",
         "reduction.partial_window.FIX_LEFT_OUT",
@@ -204,7 +202,23 @@ PLAIN = {
     ),
 }
 
-# Fixes of loops, which `test_wrapped.py` proves on two ranks, too; but for these.
+# Part of the change that is written into the lines of a program.
+CHANGED = {
+    "reduction/not_divided": "+        (loss / 4).backward()",
+    "reduction/divided_twice": "+        loss.backward()",
+    "loop/never_zeroed": "+    optimizer.zero_grad()",
+    "loop/steps_each": "+    if (i + 1) % K == 0 or i + 1 == len(loader):",
+    "loop/stepped_twice": "-    optimizer.step()",
+    "loop/zeroed_before": "+    optimizer.step()",
+    "loop/zeroed_each": "+        optimizer.zero_grad()",
+    "reduction/divided_in_a_statement": "-        loss = loss / K",
+    "schedule/each_micro_batch": "+        scheduler.step()",
+    "scaler/clipped_while_scaled": "+    scaler.unscale_(optimizer)",
+    "scaler/not_divided": "+        scaler.scale(loss / 4).backward()",
+    "scaler/stepped_beside_the_scaler": "-    optimizer.step()",
+}
+
+# Fixes of loops and of windows, which `test_wrapped.py` proves on two ranks, too; but for these.
 OF_ONE_RANK = {
     "loop/backward_called_again": "DDP has one backward for each forward",
     "loop/generator_leaks": "two models",
@@ -212,9 +226,15 @@ OF_ONE_RANK = {
     "scaler/scaler_of_each_loss": "DDP has one backward for each forward",
 }
 WRAPPED = [
-    name
-    for name in PLAIN
-    if name.startswith(("clip/", "loop/", "scaler/", "schedule/")) and name not in OF_ONE_RANK
+    *(
+        name
+        for name in PLAIN
+        if name.startswith(("clip/", "loop/", "scaler/", "schedule/")) and name not in OF_ONE_RANK
+    ),
+    "reduction/first_window_of_one",
+    "reduction/not_divided_in_a_short_window",
+    "reduction/short_window",
+    "reduction/tail_leaks",
 ]
 
 # The gradient of these is exact before, too.

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from museum.fixes.proof import EXACT, REAL, fixed, hunk_of, patched, run
-from museum.fixes.table import BESIDE_THE_GRADIENT, PLAIN, VERDICTS, fixes
+from museum.fixes.table import BESIDE_THE_GRADIENT, CHANGED, PLAIN, VERDICTS, fixes
 from museum.stage import Stage
 
 HERE = Path(__file__).parent
@@ -46,22 +46,6 @@ def test_a_fix_of_what_is_right_beside_the_gradient_leaves_it_exact(
     after = run(stage, script, 2)
     assert after.fault < EXACT
     assert (after.result.verdict, after.result.findings) == ("balanced", [])
-
-
-CHANGED = {
-    "reduction/not_divided": "+        (loss / 4).backward()",
-    "reduction/divided_twice": "+        loss.backward()",
-    "loop/never_zeroed": "+    optimizer.zero_grad()",
-    "loop/steps_each": "+    if (i + 1) % K == 0 or i + 1 == len(batches):",
-    "loop/stepped_twice": "-    optimizer.step()",
-    "loop/zeroed_before": "+    optimizer.step()",
-    "loop/zeroed_each": "+        optimizer.zero_grad()",
-    "reduction/divided_in_a_statement": "-        loss = loss / K",
-    "schedule/each_micro_batch": "+        scheduler.step()",
-    "scaler/clipped_while_scaled": "+    scaler.unscale_(optimizer)",
-    "scaler/not_divided": "+        scaler.scale(loss / 4).backward()",
-    "scaler/stepped_beside_the_scaler": "-    optimizer.step()",
-}
 
 
 @pytest.mark.parametrize("name", CHANGED)

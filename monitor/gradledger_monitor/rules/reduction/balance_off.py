@@ -17,7 +17,7 @@ from gradledger_monitor.rules.reduction.common import (
     shows,
     varies,
 )
-from gradledger_monitor.rules.reduction.fixes import token_mean
+from gradledger_monitor.rules.reduction.fixes import of_loop, token_mean
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding
 
 FIX = """\
@@ -185,7 +185,11 @@ def _of_idle(window: Window, idle: Idle) -> Outcome:
         share = f"{idle.micro_batches} of the {idle.total} micro-batches{of}"
         have = "has" if idle.micro_batches == 1 else "have"
         counts = f"The others are divided by {idle.total} all the same"
-    fix = FIX_IDLE if ranks > 1 else token_mean(window.facts, window.balance.objective)
+    fix = (
+        of_loop({"ranks": FIX_IDLE}, window.facts)
+        if ranks > 1
+        else token_mean(window.facts, window.balance.objective)
+    )
     joined = window.facts.record.join == "all"
     return finding(
         "warning" if idle.ranks and not joined else "info",

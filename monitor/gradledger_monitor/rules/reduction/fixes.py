@@ -20,6 +20,8 @@ Loop = Literal[
     "plain", "ranks", "pipeline", "accelerate", "fabric", "transformers", "lightning", "unproved"
 ]
 
+PLAIN_LOOPS: tuple[Loop, ...] = ("plain", "ranks")  # of PyTorch alone
+
 TOKEN_MEAN: dict[Loop, str] = {
     "plain": """\
 # before the window:
@@ -235,6 +237,9 @@ WINDOW_LENGTH: dict[Loop, str] = {
     "plain": """\
 # for each micro-batch:
 (loss / len(window)).backward()            # the micro-batches in this window, not always K""",
+    "ranks": """\
+# for each micro-batch:
+(loss / len(window)).backward()            # the micro-batches in this window, not always K""",
     "accelerate": """\
 # with accumulate(), where the Accelerator is created; a window goes on in the next epoch:
 plugin = GradientAccumulationPlugin(num_steps=K, sync_with_dataloader=False)
@@ -296,9 +301,9 @@ def token_mean(facts: StepFacts, objective: Objective | None) -> str:
     several = len(facts.objectives) > 1
     if _has_class_weights(objective):
         fixes: dict[Loop, str] = {} if several else CLASS_WEIGHTED_MEAN
-        code = _code(fixes, facts, SUM_OVER_CLASS_WEIGHTS)
+        code = of_loop(fixes, facts, SUM_OVER_CLASS_WEIGHTS)
         return _ignoring(code, objective, SUM_OVER_CLASS_WEIGHTS)
-    return fix_of_tokens(_code(TERM_MEAN if several else TOKEN_MEAN, facts), objective)
+    return fix_of_tokens(of_loop(TERM_MEAN if several else TOKEN_MEAN, facts), objective)
 
 
 def fix_of_tokens(code: str, objective: Objective | None) -> str:
@@ -355,21 +360,22 @@ def factor_fix(
     """Another factor for a loss whose tokens have equal weights; it would not make them equal."""
     if objective is None or not objective.reading.is_even(facts.tolerance):
         return token_mean(facts, objective)
-    return _code(fixes, facts, otherwise)
+    return of_loop(fixes, facts, otherwise)
 
 
 def division_of_one(facts: StepFacts, objective: Objective, otherwise: str) -> str:
     """The division of one loss beside others that are divided."""
     even = objective.reading.is_even(facts.tolerance)
-    return _code(TERM_DIVIDED, facts, otherwise) if even else otherwise
+    return of_loop(TERM_DIVIDED, facts, otherwise) if even else otherwise
 
 
-def _code(fixes: dict[Loop, str], facts: StepFacts, otherwise: str = SUM_OVER_WINDOW) -> str:
+def of_loop(fixes: dict[Loop, str], facts: StepFacts, otherwise: str = SUM_OVER_WINDOW) -> str:
+    """The code for the loop of a run; ``otherwise`` where none is proved."""
     used = loop(facts)
     if used not in fixes:
         counts = otherwise == SUM_OVER_WINDOW and framework(facts.run) == "transformers"
         return otherwise + (NOTE_TRAINER if counts else "")
-    unclear = used in ("plain", "ranks") and "accelerate" in facts.run.environment
+    unclear = used in PLAIN_LOOPS and "accelerate" in facts.run.environment
     return fixes[used] + (NOTE_ACCELERATE if unclear else "")
 
 

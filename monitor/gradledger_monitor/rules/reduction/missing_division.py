@@ -29,10 +29,13 @@ from gradledger_monitor.rules.reduction.common import (
 )
 from gradledger_monitor.rules.reduction.fixes import (
     MICRO_BATCH_MEAN,
+    PLAIN_LOOPS,
     UNDIVIDED_CONSTANT,
+    WINDOW_LENGTH,
     Loop,
     division_of_one,
     factor_fix,
+    loop,
 )
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding
 
@@ -42,6 +45,10 @@ FIX_OF_OTHER_LINE = """\
 # after backwards that only measure gradients, as in a validation:
 optimizer.zero_grad(set_to_none=True)
 # of a batch that is trained on: divide each loss by the number of backwards of the step"""
+
+ZERO_THEM = """\
+# Zero the gradients after backwards that only measure them, as in a validation. Of a batch that is
+# trained on, divide each loss by the number of backwards of the step."""
 
 FEWEST_BEFORE = 3  # windows that show how many backwards a step takes
 
@@ -200,10 +207,19 @@ def _of_all(window: Window) -> Outcome:
 
 
 def _fixes(window: Window) -> dict[Loop, str]:
-    """Those that leave out a constant, too, if it may undo the average over the ranks."""
+    """Those that leave out a constant, too, if it may undo the average over the ranks.
+
+    No number divides windows of different lengths.
+    """
     of_ranks = window.balance.constant == window.facts.run.world_size > 1
-    unknown = of_ranks and window.facts.averaged
-    return {**MICRO_BATCH_MEAN, **UNDIVIDED_CONSTANT} if unknown else MICRO_BATCH_MEAN
+    if of_ranks and window.facts.averaged:
+        return {**MICRO_BATCH_MEAN, **UNDIVIDED_CONSTANT}
+    if any(closed.micro_batches != micro_batches(window) for closed in window.past):
+        return {
+            **MICRO_BATCH_MEAN,
+            **{each: WINDOW_LENGTH[each] for each in (*PLAIN_LOOPS, "fabric")},
+        }
+    return MICRO_BATCH_MEAN
 
 
 def _usual_count(window: Window) -> int:
@@ -248,7 +264,7 @@ def _of_leftovers(window: Window, calls: list[int], effect: str) -> Outcome:
         f"{'one' if usual == 1 else 'ones'}. The balance is "
         f"{significant(objective.ledger.balance)} instead of {significant(intended(window))}: the "
         f"gradient is a sum of {counted(k, 'micro-batch')}. {effect}.",
-        FIX_OF_OTHER_LINE,
+        FIX_OF_OTHER_LINE if loop(window.facts) in PLAIN_LOOPS else ZERO_THEM,
         balance=round(objective.ledger.balance, 6),
         micro_batches=k,
         of_other_lines=len(calls),

@@ -18,7 +18,12 @@ from gradledger_monitor.rules.reduction.common import (
     of_declared,
     shows,
 )
-from gradledger_monitor.rules.reduction.fixes import WINDOW_LENGTH, factor_fix
+from gradledger_monitor.rules.reduction.fixes import (
+    PLAIN_LOOPS,
+    WINDOW_LENGTH,
+    factor_fix,
+    loop,
+)
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding
 
 FIX = WINDOW_LENGTH["plain"]
@@ -37,6 +42,9 @@ FIX_BEFORE = """\
 if (i + 1) % K == 0:
     optimizer.step()
     optimizer.zero_grad()"""
+
+COUNT_FROM_ONE = """\
+# Count the micro-batches from 1, so that the first window is a full one."""
 
 FIX_LEFT_OUT = """\
 # before the loop:
@@ -163,7 +171,7 @@ def _before(window: Window) -> Outcome:
         f"The first balanced window holds {counted(full, 'micro-batch')}. The one before held {k}, "
         f"and its balance was {significant(ratio * declared(window))} = {k}/{full}"
         f"{of_declared(window)}. {intermittent_factor_effect(ratio, window.facts)}.",
-        FIX_BEFORE,
+        FIX_BEFORE if loop(window.facts) in PLAIN_LOOPS else COUNT_FROM_ONE,
         balance=round(ratio * declared(window), 6),
         micro_batches=k,
         usual_micro_batches=full,
@@ -175,4 +183,5 @@ def _fix(window: Window, longer: bool) -> str:
     facts, objective = window.facts, window.balance.objective
     if window.balance.left_out:
         return factor_fix({"plain": FIX_LEFT_OUT}, facts, objective)
-    return factor_fix({"plain": FIX_LONGER} if longer else WINDOW_LENGTH, facts, objective)
+    fixes = dict.fromkeys(PLAIN_LOOPS, FIX_LONGER) if longer else WINDOW_LENGTH
+    return factor_fix(fixes, facts, objective)

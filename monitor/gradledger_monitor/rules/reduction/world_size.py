@@ -27,9 +27,11 @@ from gradledger_monitor.rules.reduction.fixes import (
     ONE_OF_BOTH_MORE,
     ONE_WORLD_SIZE_LESS,
     ONE_WORLD_SIZE_MORE,
+    PLAIN_LOOPS,
     SUM_OVER_WINDOW,
     factor_fix,
     fix_of_tokens,
+    loop,
 )
 from gradledger_monitor.rules.reduction.parts_of_a_model import (
     SUM_MULTIPLIED,
@@ -65,6 +67,9 @@ FIX_OF_HOOK = """\
 FIX_AVERAGED = """\
 loss.backward()                            # DDP and FSDP average the gradients here
 optimizer.step()                           # no further all-reduce of them, and no factor"""
+
+NOTHING_FURTHER = """\
+# DDP and FSDP average the gradients in backward: no further all-reduce of them, and no factor."""
 
 FIX_ACROSS_GROUPS = """\
 # after the last backward, for each parameter p:
@@ -353,7 +358,7 @@ def _ambiguous(window: Window, ranks: int) -> Outcome:
 
 def _fix(window: Window) -> str:
     if _multiplies_later(window) or _divides_later(window):
-        return FIX_AVERAGED
+        return FIX_AVERAGED if loop(window.facts) in PLAIN_LOOPS else NOTHING_FURTHER
     if window.facts.divisor is not None:
         return fix_of_tokens(FIX_BY_DIVISOR, window.balance.objective)
     if _weighs_ranks(window.facts):

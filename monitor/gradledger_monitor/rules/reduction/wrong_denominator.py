@@ -29,15 +29,14 @@ from gradledger_monitor.rules.reduction.common import (
     tokens,
     varies,
 )
-from gradledger_monitor.rules.reduction.fixes import TOKEN_MEAN, token_mean
+from gradledger_monitor.rules.reduction.fixes import TOKEN_MEAN, of_loop, token_mean
 from gradledger_monitor.rules.rule import OK, Rule, Window, as_count, finding
 
 FIX = TOKEN_MEAN["plain"]
 FIX_OF_WINDOW = """\
 count = sum(number_of_targets(y) for _, y in window)     # of all K, before the first backward
 for x, y in window:
-    (sum_of_losses(model(x), y) / count).backward()
-# on several ranks, count over all of them; DDP averages, so multiply the loss by their number"""
+    (sum_of_losses(model(x), y) / count).backward()"""
 
 FIX_OF_SMOOTHING = """\
 # before the sum over the positions, as for the negative log-likelihood:
@@ -221,7 +220,7 @@ def _of_other_count(window: Window) -> Outcome:
         f"{counts.window:,.0f}. With the count of each whole window, the gradient of this one "
         f"would be {significant(followed.divisor / counts.window)} times as large. "
         f"{changing_factor_effect(facts)}.",
-        FIX_OF_WINDOW,
+        of_loop({"plain": FIX_OF_WINDOW}, facts),
         objective=main,
         counted=counts.window,
         divisor=followed.divisor,

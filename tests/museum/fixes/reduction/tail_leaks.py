@@ -3,13 +3,12 @@
 import torch
 import torch.nn.functional as F
 
-from museum.parts import EVEN, TinyLM, sentences
+from museum.parts import EVEN, TinyLM, text
 
 torch.manual_seed(0)
 model = TinyLM()
 optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-generator = torch.Generator().manual_seed(0)
-loader = [sentences(EVEN[0][0], generator) for _ in range(6)]
+loader = [batch for window in text(2, lengths=EVEN) for batch in window][:6]
 K, windows = 4, []
 
 for _ in range(4):
