@@ -228,8 +228,7 @@ class Session:
     def _run_record(self) -> RunRecord:
         assert self._run is not None
         self._run.optimizers = self.recorder.windows.names
-        if call_sites.is_called_by_fabric():
-            self._run.environment[call_sites.FABRIC] = "in use"
+        self._run.environment |= call_sites.in_use()
         commit = provenance.commit()  # reads files, so not on the training thread
         if commit is not None:
             self._run.environment["commit"] = commit

@@ -199,7 +199,8 @@ def test_the_lines_are_those_of_the_user(
     assert {location.file for location in located} == {"train.py"}
     expected = _expected(script)
     assert {role: _lines(located, role) for role in expected} == expected
-    assert call_sites.is_called_by_fabric() == (script == FABRIC)
+    called = {FABRIC: call_sites.FABRIC, ACCELERATE: call_sites.ACCELERATOR}
+    assert [*call_sites.in_use()] == [name for each, name in called.items() if each == script]
     losses = [location for location in located if location.role == "loss"]
     assert [location.via for location in losses] == [""] * len(expected["loss"])
 

@@ -44,6 +44,7 @@ def test_every_fix_of_a_reduction_is_python(loop: str, code: str) -> None:
         (RunInfo("r", "n", config={"framework": "lightning"}), "lightning"),
         (RunInfo("r", "n", environment={"lightning": "2", "lightning_fabric": "in use"}), "fabric"),
         (RunInfo("r", "n", environment=ACCELERATE), "accelerate"),
+        (RunInfo("r", "n", environment={**BOTH, "Accelerator": "in use"}), "accelerate"),
         # transformers imports accelerate; only the Trainer's callback shows that it runs the loop
         (RunInfo("r", "n", environment=BOTH), "plain"),
     ],

@@ -219,15 +219,17 @@ def has_code(text: str) -> bool:
 
 
 def framework(run: RunInfo) -> str:
-    """The framework that runs the loop: as configured, else Accelerate, if it is imported alone.
+    """The framework that runs the loop: as configured, else that whose backward is called.
 
-    transformers imports accelerate, so both together do not show whose loop it is.
+    Else Accelerate, if it is imported without transformers, which imports it.
     """
     configured = run.config.get("framework")
     if isinstance(configured, str):
         return configured
-    if "lightning_fabric" in run.environment:  # its backward is called
+    if "lightning_fabric" in run.environment:
         return "fabric"
+    if "Accelerator" in run.environment:
+        return "accelerate"
     imported = "accelerate" in run.environment and "transformers" not in run.environment
     return "accelerate" if imported else "plain"
 

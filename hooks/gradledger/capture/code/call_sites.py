@@ -34,6 +34,7 @@ MOST_CALLERS = 2  # functions of the script around a call
 MOST_NUMBERS = 64  # calls of backward that have a number, of each optimizer
 
 FABRIC = "lightning_fabric"  # a package, and a part of ``lightning``
+ACCELERATOR = "Accelerator"  # a class of ``accelerate``
 # Installed packages are recognised by their folder; these also in a source checkout.
 FRAMEWORKS = frozenset(
     (
@@ -260,13 +261,17 @@ def _of_backward(frame: FrameType | None) -> FrameType | None:
     return frame
 
 
-def is_called_by_fabric() -> bool:
-    """Whether Lightning's Fabric is in the calls that were looked at, and its Trainer is in none.
+def in_use() -> dict[str, str]:
+    """Fabric or Accelerate, if it is in the calls that were looked at, and no trainer is in one.
 
-    The Trainer calls a part of Fabric; importing one of them imports both.
+    Trainers call parts of these: importing a trainer imports them, and the models of transformers
+    import Accelerate.
     """
     packages = set(_packages.copy().values())  # the training thread may add to it
-    return FABRIC in packages and packages.isdisjoint(("lightning", "pytorch_lightning"))
+    if FABRIC in packages and packages.isdisjoint(("lightning", "pytorch_lightning")):
+        return {FABRIC: "in use"}
+    called = FRAMEWORKS.intersection(packages).difference(_NO_FRAMEWORK)
+    return {ACCELERATOR: "in use"} if called == {"accelerate"} else {}
 
 
 def is_script(code: CodeType, module: object) -> bool:
