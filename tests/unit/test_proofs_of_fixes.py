@@ -146,6 +146,17 @@ def test_no_code_of_another_loop_is_shown_in_that_of_a_framework(rule: str, fram
     assert not has_code(text) or own in proofs or is_listed(own)
 
 
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_every_fix_of_a_loop_is_proved_in_the_framework_that_shows_it(framework: str) -> None:
+    run = RunInfo("r", "n", config={"framework": framework})
+    proofs = {FIXES[fix] for program, (_, fix) in PROVED if idiom_of(program)[0] == framework}
+    for name, fix in FIXES.items():
+        rule = ".".join(name.split(".")[:2])
+        if rule in rules_by_id() and not rule.startswith("reduction.") and not is_listed(name):
+            shown = framework_fixes.fix(run, rule, fix)
+            assert not has_code(shown) or shown in proofs, name
+
+
 def test_a_plain_fix_in_the_loop_of_a_framework_is_shown_in_words() -> None:
     def shown(rule: str, text: str, **config: str) -> str:
         return framework_fixes.fix(RunInfo("r", "n", config=dict(config)), rule, text)

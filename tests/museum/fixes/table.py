@@ -281,9 +281,22 @@ FRAMEWORKS = {
         _of("clip_before_unscale", "fabric", "scaler"),
     ),
     "fabric_divided_twice": (_DOUBLE, f"{_ONCE}[fabric]"),
+    "fabric_generator_leaks": (
+        "loop.grads_not_zeroed",
+        "loop.grads_not_zeroed.FIX_BEFORE",
+    ),
+    "fabric_head_steps_each": (
+        "loop.step_every_microbatch",
+        "loop.step_every_microbatch.FIX_OF_OTHER",
+    ),
     "fabric_mean_of_means": (_UNEQUAL, f"{_MEANS}[fabric]"),
     "fabric_never_zeroed": ("loop.grads_not_zeroed", "loop.grads_not_zeroed.FIX"),
     "fabric_not_divided": (_MISSING, f"{_NOT_DIVIDED}[fabric]"),
+    "fabric_schedule_each": (
+        "scheduler.step_every_microbatch",
+        "scheduler.step_every_microbatch.FIX",
+    ),
+    "fabric_stepped_twice": ("loop.double_step", "loop.double_step.FIX"),
     "fabric_steps_each": ("loop.step_every_microbatch", _of("step_every_microbatch", "fabric")),
     "fabric_short_window": (_PARTIAL, f"{_SHORT}[fabric]"),
     "fabric_zeroed_each": (_ZEROED, _of("zeroed_every_microbatch", "fabric")),

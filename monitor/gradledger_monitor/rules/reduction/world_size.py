@@ -11,6 +11,7 @@ from gradledger_monitor.rules.balance.after_backward import multiplied_later
 from gradledger_monitor.rules.balance.evidence import Near, is_reduced_by_mean
 from gradledger_monitor.rules.balance.patterns import NORMALISED
 from gradledger_monitor.rules.ddp.common import unwaited
+from gradledger_monitor.rules.framework_fixes import framework
 from gradledger_monitor.rules.gradient_scale_effects import constant_factor_effect
 from gradledger_monitor.rules.number_text import significant
 from gradledger_monitor.rules.objective_names import objective_name
@@ -360,7 +361,9 @@ def _fix(window: Window) -> str:
     if _multiplies_later(window) or _divides_later(window):
         return FIX_AVERAGED if loop(window.facts) in PLAIN_LOOPS else NOTHING_FURTHER
     if window.facts.divisor is not None:
-        return fix_of_tokens(FIX_BY_DIVISOR, window.balance.objective)
+        by_framework = framework(window.facts.run) != "plain"
+        fix = SUM_OVER_WINDOW if by_framework else FIX_BY_DIVISOR
+        return fix_of_tokens(fix, window.balance.objective)
     if _weighs_ranks(window.facts):
         return FIX_BY_HAND_WEIGHTED
     if window.balance.evidence:  # one factor R more or less does not correct it
