@@ -155,10 +155,10 @@ def _of_one_loss(batches: Sequence[MicroBatch]) -> list[tuple[MicroBatch, MicroB
         (before, after)
         for before, after in itertools.pairwise(batches)
         if not after.fresh
+        and before.loss is not None  # else it is no scalar
+        and before.loss == after.loss
         and 0 < len(terms := _reached(after)) == len(_reached(before))
         and all(term.again for term in terms)
-        and before.loss is not None
-        and before.loss == after.loss  # else it is no scalar
     ]
 
 
