@@ -73,6 +73,7 @@ class Term:
     tokens: int | None = None  # counted tokens: not ignored, not masked to zero
     size: int | None = None  # elements of the target, including ignored ones
     rows: int | None = None  # size of the first dimension of the target
+    classes: int | None = None  # of a cross entropy of class indices
     samples: int | None = None  # of a flattened target, if the graph proves their number
     positions: int | None = None  # product of the target dimensions except the last
     weight: float | None = None

@@ -27,6 +27,7 @@ terms = st.builds(
     size=maybe_count,
     rows=maybe_count,
     positions=maybe_count,
+    classes=maybe_count,
     weight=maybe_number,
     weight_min=maybe_number,
     weight_max=maybe_number,

@@ -112,6 +112,29 @@ def test_a_cross_entropy_that_rises_back_to_its_start_and_stays_is_unlearnt() ->
     assert finding("loss.diverging", evaluation([*learnt, *harder], "NllLossBackward0")) is None
 
 
+def test_with_more_classes_the_start_begins_again_except_after_a_divergence() -> None:
+    learnt = [0.69 * 0.98**n for n in range(100)]
+
+    def growing(before: list[float], after: list[float]) -> Finding | None:
+        steps = []
+        for n, loss in enumerate([*before, *after], 1):
+            classes = 2 if n <= len(before) else 50
+            entropy = term(8, 1 / 8, classes=classes)
+            (batch,) = (sent := record([entropy], n)).micro_batches
+            batch.loss = loss
+            steps.append(facts(sent))
+        return finding("loss.diverging", judged(steps))
+
+    guessing = [4.0 - 0.001 * n for n in range(60)]
+    assert growing(learnt, guessing) is None
+    diverged = growing(learnt, [*guessing, *[13.0] * 40])
+    assert diverged is not None
+    assert "At the start it was at most 4" in diverged.summary
+    reason = "Losses before step 101 are not compared: they have fewer than 50 classes."
+    assert reason in diverged.summary
+    assert growing([*learnt, *[9.0] * 30], guessing) is not None
+
+
 def test_a_batch_whose_examples_are_the_classes_is_compared_with_one_of_its_size() -> None:
     losses = [*(2.3 * 0.97**n + 0.3 for n in range(100)), *[2.2] * 160]
 

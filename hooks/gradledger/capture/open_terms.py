@@ -72,6 +72,7 @@ class OpenTerm:
     tokens: Deferred | int | None = None
     size: int | None = None
     rows: int | None = None
+    classes: int | None = None
     samples: int | None = None
     positions: int | None = None
     class_weight: Deferred | None = None
@@ -111,7 +112,7 @@ class OpenTerm:
 
     def resolve(self) -> Term:
         """The wire record."""
-        term = Term(self.kind, self.reduction, size=self.size, rows=self.rows)
+        term = Term(self.kind, self.reduction, size=self.size, rows=self.rows, classes=self.classes)
         term.samples, term.positions, term.undivided = self.samples, self.positions, self.undivided
         term.head, term.logits, term.missing = self.head, self.logits, dict(self.missing)
         term.smoothed, term.module, term.ignored = self.smoothed, self.module, self.ignored

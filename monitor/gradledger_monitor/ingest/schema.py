@@ -72,6 +72,7 @@ class Term(Struct, gc=False, kw_only=True, omit_defaults=True):
     tokens: Count | None = None
     size: Count | None = None
     rows: Count | None = None
+    classes: Count | None = None
     samples: Count | None = None
     positions: Count | None = None
     weight: Number | None = None

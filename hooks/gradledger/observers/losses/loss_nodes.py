@@ -161,6 +161,7 @@ def _labels(node: Any) -> int | None:
 
 def _nll_term(node: Any, name: str) -> OpenTerm:
     term = OpenTerm(name, REDUCTION_NAMES[node._saved_reduction])
+    term.classes = _classes(node)
     ignored = ignored_class(node)
     term.ignored = None if ignored == USUAL_IGNORED else ignored
     term.target = target = saved(node, "target")
@@ -190,6 +191,13 @@ def _nll_term(node: Any, name: str) -> OpenTerm:
     else:
         term.tokens = Deferred(divisor)
     return term
+
+
+def _classes(node: Any) -> int | None:
+    """The number of classes of a cross entropy, from the shape of its input."""
+    ((_, edge),) = graph_inputs(node)
+    sizes = edge.shape[:2]  # samples and classes, or the classes of one sample
+    return sizes[-1] if sizes else None
 
 
 def _called_term(loss: LossNode, call: Call) -> OpenTerm:

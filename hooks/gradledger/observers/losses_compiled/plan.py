@@ -72,6 +72,7 @@ class PlannedLoss:
     divided: bool = False  # a division is between the output and the loss
     outermost: int | None = None  # the slot of the outermost reduction, if that is not the loss
     outermost_name: Reduction = "sum"
+    classes: int | None = None  # their number, if the graph is compiled for it
     trains: bool = True  # False: it is detached, or computed under ``no_grad``
 
 
@@ -211,6 +212,7 @@ class _Planner:
             divided,
             None if outermost is None else self._slot(outermost),
             "mean" if outermost is not None and name_of(outermost) == "mean" else "sum",
+            _classes(source) if function.has_classes else None,
             bool(_example(node).requires_grad),
         )
 
@@ -316,6 +318,11 @@ def _example(node: Any) -> Any:
 def _shape(example: Any) -> tuple[Any, ...]:
     _require(isinstance(example, torch.Tensor))
     return tuple(example.shape)
+
+
+def _classes(logits: Any) -> int | None:
+    sizes = _shape(_example(logits))[:2]
+    return sizes[-1] if sizes and type(sizes[-1]) is int else None
 
 
 def _is_number(node: Node) -> bool:

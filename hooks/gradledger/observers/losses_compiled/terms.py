@@ -28,6 +28,7 @@ def compiled_term(loss: CompiledLoss) -> OpenTerm:
     term.rows = live.shape[0] if live.shape else 1
     term.elements, term.element_reduction = live.elements, planned.outermost_name
     if planned.has_classes:
+        term.classes = planned.classes
         _count_classes(term, live)
     else:
         term.positions = math.prod(live.shape[:-1])

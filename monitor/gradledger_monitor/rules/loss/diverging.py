@@ -94,6 +94,8 @@ class Diverging(Rule):
       information: examples that become harder raise the loss, too.
 
     A cross entropy above 20 and above 10 times the first one is not counted as part of the start.
+    When the number of classes rises, the start begins again there, except after a divergence: a
+    model that guesses has a larger loss then.
 
     The first two remain until what the model had learnt is regained: the median of 20 steps is in
     the range of the best steps, or above the best median before by at most a fifth of the decrease
@@ -145,6 +147,8 @@ class Diverging(Rule):
     state = declare(
         _negative=bool,
         _sizes=list[int],
+        _classes=int,
+        _since=int,
         _count=int,
         _first=list[float],
         _recent=deque[float],
@@ -166,6 +170,12 @@ class Diverging(Rule):
         super().__init__(thresholds)
         self._negative = False  # some loss was below 0
         self._sizes: list[int] = []  # of batches whose examples are the classes; two at most
+        self._classes = 0  # the most that a cross entropy has had
+        self._since = 0  # the step from which it has had so many; 0: from the first one on
+        self._begin()
+
+    def _begin(self) -> None:
+        """Compare the losses with those from here on."""
         self._count = 0  # losses
         self._first: list[float] = []  # losses at the start
         self._recent: deque[float] = deque(maxlen=max(self.unlearnt, self.stays, self.span))
@@ -191,6 +201,7 @@ class Diverging(Rule):
         unmet = self._unmet(facts, loss)
         if unmet is not None or loss is None:
             return unmet or OK
+        self._note_classes(facts)
         self._note_onset(window, loss)
         self._count += 1
         if self._count <= self.start:
@@ -218,6 +229,19 @@ class Diverging(Rule):
         if self._negative:
             return not_applicable("the loss has been negative: its size states nothing")
         return OPPOSED if may_be_opposed(facts) else None
+
+    def _note_classes(self, facts: StepFacts) -> None:
+        """Begin again with more classes: a model that guesses has a larger loss than before.
+
+        What has diverged before is compared with what the model had learnt.
+        """
+        classes = max((term.loss_term.classes or 0 for term in facts.terms), default=0)
+        was_lost = self._is_up or self._is_far or (self._diverged and self._onset.step > 0)
+        if classes > self._classes and not was_lost:
+            if self._classes:
+                self._since = facts.step
+                self._begin()
+            self._classes = classes
 
     def _note_onset(self, window: Window, loss: float) -> None:
         """Remember what changed when the loss left the range of its start."""
@@ -288,13 +312,21 @@ class Diverging(Rule):
             "error",
             title,
             f"{stated} At the start it was at most {significant(far.highest)}{lowest}."
-            f"{self._cause()}",
+            f"{self._not_compared()}{self._cause()}",
             FIX,
             loss=loss,
             loss_start=far.highest,
             since=self._onset.step or None,
             **evidence,
             **self._onset.evidence,
+        )
+
+    def _not_compared(self) -> str:
+        if not self._since:
+            return ""
+        return (
+            f" Losses before step {self._since:,} are not compared: they have fewer than "
+            f"{self._classes:,} classes."
         )
 
     def _cause(self) -> str:
@@ -379,7 +411,7 @@ class Diverging(Rule):
             f"{significant(self._best)}, rose back, and has stayed above "
             f"{significant(self._middle())} for {counted(self._above, 'step')}. Its median over "
             f"the last {counted(len(last), 'step')} is {significant(now)}."
-            f"{self._cause() or HARDER}",
+            f"{self._not_compared()}{self._cause() or HARDER}",
             FIX,
             loss=now,
             loss_start=start,
