@@ -31,6 +31,16 @@ def evaluation(losses: list[float], kind: str = SQUARED_ERROR, **more: object) -
     return judged([step(n, [loss], kind, **more) for n, loss in enumerate(losses, 1)])
 
 
+def of_classes(losses: list[float], classes: list[int]) -> EvaluationResult:
+    """The evaluation of a cross entropy that has so many classes at each step."""
+    steps = []
+    for n, (loss, count) in enumerate(zip(losses, classes, strict=True), 1):
+        sent = record([term(8, 1 / 8, classes=count)], n)
+        sent.micro_batches[0].loss = loss
+        steps.append(facts(sent))
+    return judged(steps)
+
+
 def finding(rule: str, result: EvaluationResult) -> Finding | None:
     """The finding of a rule."""
     return next((f for f in result.findings if f.rule == rule), None)
@@ -116,14 +126,8 @@ def test_with_more_classes_the_start_begins_again_except_after_a_divergence() ->
     learnt = [0.69 * 0.98**n for n in range(100)]
 
     def growing(before: list[float], after: list[float]) -> Finding | None:
-        steps = []
-        for n, loss in enumerate([*before, *after], 1):
-            classes = 2 if n <= len(before) else 50
-            entropy = term(8, 1 / 8, classes=classes)
-            (batch,) = (sent := record([entropy], n)).micro_batches
-            batch.loss = loss
-            steps.append(facts(sent))
-        return finding("loss.diverging", judged(steps))
+        classes = [2] * len(before) + [50] * len(after)
+        return finding("loss.diverging", of_classes([*before, *after], classes))
 
     guessing = [4.0 - 0.001 * n for n in range(60)]
     assert growing(learnt, guessing) is None
@@ -133,6 +137,20 @@ def test_with_more_classes_the_start_begins_again_except_after_a_divergence() ->
     reason = "Losses before step 101 are not compared: they have fewer than 50 classes."
     assert reason in diverged.summary
     assert growing([*learnt, *[9.0] * 30], guessing) is not None
+
+
+def test_a_cross_entropy_that_no_guess_has_is_not_the_start() -> None:
+    from_the_first = [1.6, 12.0, 48.0, 34.0, 17.0, *[48.0] * 30]
+    found = finding("loss.diverging", of_classes(from_the_first, [5] * 35))
+    assert found is not None and "At the start it was at most 1.6." in found.summary
+    assert finding("loss.diverging", of_classes(from_the_first, [10**6] * 35)) is None
+
+
+def test_a_loss_that_rose_from_the_first_step_on_must_come_back_to_it() -> None:
+    rising = [1.0, 30.0, 200.0, 1e3, 3e3, *[1e7] * 10]
+    for later, lifecycle in ((2e3, "ongoing"), (2.0, "resolved")):
+        found = finding("loss.diverging", evaluation([*rising, *[later] * 30]))
+        assert found is not None and found.lifecycle == lifecycle
 
 
 def test_a_batch_whose_examples_are_the_classes_is_compared_with_one_of_its_size() -> None:

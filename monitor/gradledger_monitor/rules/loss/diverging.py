@@ -22,7 +22,7 @@ UNLEARNT = 0.5  # of the decrease from the start to the best: above it, the loss
 REGAINED = 0.2  # of that decrease: below it, what had been learnt is regained after a divergence
 Z = 3.5  # modified z-score above which a loss is out of the range of the best steps
 RISEN = 3.0  # times the largest loss of the start, from which the rise is dated
-# A cross entropy that is above both is not that of an untrained model:
+# If the number of classes is not known, one that is above both is not that of an untrained model:
 JUMP = 10.0  # times the first one, and
 UNTRAINED = 20.0  # more than that of a guess among 400 million classes
 HARDER = (
@@ -93,15 +93,16 @@ class Diverging(Rule):
       times the largest of the first 5 steps (of 1, if that is smaller). Otherwise it is
       information: examples that become harder raise the loss, too.
 
-    A cross entropy above 20 and above 10 times the first one is not counted as part of the start.
-    When the number of classes rises, the start begins again there, except after a divergence: a
-    model that guesses has a larger loss then.
+    A cross entropy above 3 times the first one and above 3 times the logarithm of the number of
+    classes is not counted as part of the start; if that number is not known, one above 20 and above
+    10 times the first one. When the number of classes rises, the start begins again there, except
+    after a divergence: a model that guesses has a larger loss then.
 
     The first two remain until what the model had learnt is regained: the median of 20 steps is in
     the range of the best steps, or above the best median before by at most a fifth of the decrease
-    from the start to that median. If it had learnt nothing, the median must be below 3 times the
-    largest loss of the first 5 steps (of 1, if that is smaller); of a cross entropy, below the
-    largest. Single low losses are no recovery, nor is a model that guesses where it had learnt.
+    from the start to that median. If it had learnt nothing, the median must be below 3 times that
+    of the first 5 losses (of 1, if that is smaller); of cross entropies, below the largest of the
+    start. Single low losses are no recovery, nor is a model that guesses where it had learnt.
 
     **Why it matters**
 
@@ -269,7 +270,7 @@ class Diverging(Rule):
         highest, start = max(self._first), median(self._first)
         last = list(self._recent)
         before = _Level(min(start, self._before), start)
-        back = (self.times if is_entropy else RISEN) * max(LEAST, highest)
+        back = self.times * max(LEAST, highest) if is_entropy else RISEN * max(LEAST, start)
         if not is_entropy and before.decrease >= LEARNT * start:
             back = before.regained
         far = _Far("loss", last[-self.stays :], highest, self.times)
@@ -339,14 +340,17 @@ class Diverging(Rule):
 
     def _add_entropy(self, entropy: float) -> None:
         self._entropies += 1
-        is_first = self._entropies == 1
-        if is_first or (
-            self._entropies <= self.start and entropy <= max(UNTRAINED, JUMP * self._start[0])
-        ):
+        if self._entropies == 1 or (self._entropies <= self.start and self._may_guess(entropy)):
             self._start.append(entropy)
         self._last.append(entropy)
         if self._entropies % self.span == 0:
             self._end_span(list(self._last)[-self.span :])
+
+    def _may_guess(self, entropy: float) -> bool:
+        """Whether an untrained model may have such a cross entropy, as the first one had."""
+        if self._classes > 1:
+            return entropy <= RISEN * max(math.log(self._classes), self._start[0])
+        return entropy <= max(UNTRAINED, JUMP * self._start[0])
 
     def _end_span(self, latest: list[float]) -> None:
         now = median(latest)
