@@ -172,7 +172,7 @@ class Diverging(Rule):
         self._negative = False  # some loss was below 0
         self._sizes: list[int] = []  # of batches whose examples are the classes; two at most
         self._classes = 0  # the most that a cross entropy has had
-        self._since = 0  # the step from which it has had so many; 0: from the first one on
+        self._since = 0  # the step from which it has had that number; 0: from the first one on
         self._begin()
 
     def _begin(self) -> None:
