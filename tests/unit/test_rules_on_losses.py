@@ -115,6 +115,9 @@ def test_a_cross_entropy_that_rises_back_to_its_start_and_stays_is_unlearnt() ->
     assert lost is not None and lost.severity == "error"
     assert lost.title == "The model has unlearnt"
     assert "It left the range of the start at step 101." in lost.summary
+    new = [*learnt, *[9.0] * 5, *[1.7 + 0.1 * (-1) ** n for n in range(160)]]  # new classes
+    harder_at_once = finding("loss.diverging", evaluation(new, "NllLossBackward0"))
+    assert harder_at_once is not None and harder_at_once.severity == "info"
     apart = [*learnt, 99.0, *learnt[-60:], *[2.2 + 0.1 * (-1) ** n for n in range(160)]]
     later = finding("loss.diverging", evaluation(apart, "NllLossBackward0"))
     assert later is not None and later.severity == "info"

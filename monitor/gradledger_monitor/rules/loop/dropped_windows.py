@@ -74,7 +74,7 @@ class DroppedWindows(Rule):
     (``loop.discarded_microbatches`` reports them); windows whose data runs again, or on which
     another optimizer steps; windows that a ``GradScaler`` skips (another rule); batches that are
     left out before the first step (a resumed epoch), in a loop that always draws several for one
-    backward, or from one of several loaders.
+    backward, or from one of several loaders; batches of a list, which are not counted.
 
     **Incidents**
 

@@ -90,8 +90,9 @@ class Diverging(Rule):
       out of the range of the best steps: a modified z-score above 3.5, which is the median
       over the median absolute deviation, times 0.6745 (B. Iglewicz and D. Hoaglin, How to
       detect and handle outliers, 1993). It is an error if the rise began with a loss above 3
-      times the largest of the first 5 steps (of 1, if that is smaller). Otherwise it is
-      information: examples that become harder raise the loss, too.
+      times the largest of the first 5 steps (of 1, if that is smaller), and at least four
+      fifths of the decrease are lost. Otherwise it is information: examples that become harder
+      raise the loss, too, and new classes do so at once.
 
     A cross entropy above 3 times the first one and above 3 times the logarithm of the number of
     classes is not counted as part of the start; if that number is not known, one above 20 and above
@@ -407,15 +408,16 @@ class Diverging(Rule):
         has_risen = has_risen and not _falls(last)
         if not self._has_learnt() or not (has_risen or self._diverged) or self._is_regaining(now):
             return None
-        onset = self._onset.step
+        is_lost = now - self._best >= (1 - REGAINED) * (start - self._best)
+        unlearnt = self._onset.step > 0 and is_lost
         return finding(
-            "error" if onset else "info",
-            "The model has unlearnt" if onset else "The cross entropy has risen back",
+            "error" if unlearnt else "info",
+            "The model has unlearnt" if unlearnt else "The cross entropy has risen back",
             f"The mean cross entropy fell from {significant(start)} to "
             f"{significant(self._best)}, rose back, and has stayed above "
             f"{significant(self._middle())} for {counted(self._above, 'step')}. Its median over "
             f"the last {counted(len(last), 'step')} is {significant(now)}."
-            f"{self._not_compared()}{self._cause() or HARDER}",
+            f"{self._not_compared()}{self._cause()}{'' if unlearnt else HARDER}",
             FIX,
             loss=now,
             loss_start=start,
