@@ -138,12 +138,25 @@ def test_a_layer_that_no_gradient_reaches_has_another_cause_than_a_factor_of_0()
     assert finding is not None and finding.severity == "info"
 
 
+@pytest.mark.parametrize(
+    ("bias", "weight", "reported"),
+    [(0.0, 1.0, False), (None, 1.0, True), (0.0, 0.0, True)],  # of a module that is cut off
+)
+def test_a_bias_that_a_loss_on_differences_cancels_is_no_dead_layer(
+    bias: float | None, weight: float, reported: bool
+) -> None:
+    """A ranking loss, or the critic of a GAN, does not change with the bias of the last layer."""
+    untrained = ("2.bias",) if weight else ("2.bias", "2.weight")
+    layers = {"0.weight": 1.0, "0.bias": 1.0, "2.weight": weight, "2.bias": bias}
+    assert (dead(measured(layers, untrained)) is not None) == reported
+
+
 NOTHING = measured({"a": 0.0, "b": 0.0}, ("a", "b"))
 
 
-def of_norm(norm: float, **run: Any) -> Finding | None:
+def of_norm(norm: float, post_factor: float | None = None, **run: Any) -> Finding | None:
     """What is reported of layers whose gradients are all 0, with this norm of all parameters."""
-    step = record([term(8, 1 / 8)], 30, layers=NOTHING, norm=norm)
+    step = record([term(8, 1 / 8)], 30, layers=NOTHING, norm=norm, post_factor=post_factor)
     return next((f for f in judged([facts(step, **run)]).findings if f.rule == DEAD), None)
 
 
@@ -158,6 +171,7 @@ def test_gradients_that_are_all_0_train_nothing() -> None:
     )
     assert of_norm(1.0) is None  # of a parameter that is not among the layers
     assert of_norm(0.0, optimizers=["SGD", "AdamW"]) is None  # it may wait for the other one
+    assert of_norm(0.0, post_factor=0.0) is None  # the loop set them to 0, not the loss
 
 
 @pytest.mark.parametrize(

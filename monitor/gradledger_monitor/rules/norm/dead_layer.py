@@ -64,7 +64,9 @@ class DeadLayer(Rule):
     such as an expert that few tokens reach, the head of a task that comes later or a layer behind
     a factor that starts at 0; rows of an embedding; an optimizer of which no parameter has a
     gradient (another rule), or which may wait for another one; steps without a target
-    (``loss.no_targets``); layers of which a checkpoint holds the optimizer's state.
+    (``loss.no_targets``); layers of which a checkpoint holds the optimizer's state; gradients that
+    the loop sets to 0; a bias with a gradient of 0 beside a weight that has one, as below a loss on
+    differences of outputs, such as that of a ranking or of a critic.
 
     **Incidents**
 
@@ -88,8 +90,8 @@ class DeadLayer(Rule):
         if facts.missing_ranks:
             return not_measured(facts.missing_ranks)
         layers = combined(ranks, any(record.sharded for record in facts.records.values()))
-        dead = [layer for layer in layers if layer.untrained]
         alive = [layer for layer in layers if layer.gradient]
+        dead = [layer for layer in layers if layer.untrained and not _cancels(layer, alive)]
         if not dead:
             return OK
         zeros = {name: zero for r in ranks.values() for name, zero in r.frozen_zeros.items()}
@@ -100,7 +102,8 @@ class DeadLayer(Rule):
         only_optimizer = len(facts.run.optimizers) == 1
         if not alive:
             zero = facts.norm == 0 and all(layer.gradient == 0 for layer in layers)
-            unexplained = only_optimizer and zero and not has_no_target(facts)
+            by_loop = facts.record.post_factor == 0  # zeroed after the backward
+            unexplained = only_optimizer and zero and not by_loop and not has_no_target(facts)
             return _nothing(dead, observed) if unexplained else OK
         complete = only_optimizer and not any(r.frozen for r in ranks.values())
         if complete and len(alive) + len(dead) == len(layers) and _only_biases_learn(alive, dead):
@@ -116,6 +119,16 @@ def _only_biases_learn(alive: Sequence[Layer], dead: Sequence[Layer]) -> bool:
 
 def _is_bias(layer: Layer) -> bool:
     return layer.name.rpartition(".")[2] == "bias"
+
+
+def _cancels(layer: Layer, alive: Sequence[Layer]) -> bool:
+    """Whether it is a bias of exactly 0 gradient, and another parameter of its module has one.
+
+    A loss on differences of outputs does not change with what is added to all of them.
+    """
+    module = layer.name.rpartition(".")[0]
+    beside = any(other.name.rpartition(".")[0] == module for other in alive)
+    return _is_bias(layer) and layer.gradient == 0 and beside
 
 
 def _constant(alive: Sequence[Layer], dead: Sequence[Layer], observed: int) -> Outcome:
