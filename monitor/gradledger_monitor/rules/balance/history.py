@@ -172,6 +172,9 @@ def by_history(
             return Diagnosis(
                 "wandering", objective=objective, constant=_weight(facts, objective, past)
             )
+    if varies and not has_unit and any(c.pattern == "other_divisor" for c in past):
+        # here, its divisor is the count of a unit by chance
+        return Diagnosis("other_divisor", OTHER_DIVISOR, objective)
     divisor = _divisor(balance)
     single = len(facts.record.micro_batches) == 1
     whole = 1 < divisor <= MOST_MICRO_BATCHES and Near(balance, facts.tolerance)(1 / divisor)
