@@ -166,6 +166,18 @@ def test_a_divisor_of_unknown_meaning_equals_the_count_by_chance() -> None:
     assert pattern_and_ratio(even(1.0), past) == ("fair", 1.0)
 
 
+def test_a_divisor_of_unknown_meaning_equals_the_rows_of_a_micro_batch_by_chance() -> None:
+    """As positive anchors do: the micro-batches then look like means that lack K."""
+
+    def focal(divisor: int) -> StepFacts:
+        loss = term(60, 1 / divisor, "sum", kind="BinaryCrossEntropyWithLogitsBackward0", size=60)
+        rows = dataclasses.replace(loss, rows=20, positions=20, elements=60, of=loss.kind)
+        return facts(record([rows, rows]))
+
+    patterns = [d.pattern for d in windows(*map(focal, (19, 15, 17, 20, 14)))]
+    assert patterns[2:] == ["other_divisor"] * 3
+
+
 def test_means_times_their_counts_may_be_divided_by_a_count_that_is_a_kth_by_chance() -> None:
     """As by that of the last micro-batch, 28 of 112 tokens."""
     times_counts = [term(n, 1 / 28) for n in (26, 27, 31, 28)]
@@ -1029,15 +1041,34 @@ def test_the_steps_of_an_episode_may_add_up() -> None:
     assert {d.reason for d in windows(*steps) if d.pattern != "pending"} == {EPISODES}
 
 
+def without_advantage(steps: int, weight: float, **more: Any) -> Term:
+    """A policy loss with one more step, whose advantage is 0."""
+    loss = dataclasses.replace(policy_loss(steps, weight), undivided=not more, **more)
+    return dataclasses.replace(loss, size=steps + 1, elements=steps + 1)
+
+
 def test_a_step_of_an_episode_may_have_no_advantage() -> None:
     """As the one in the middle, where each step has one reward, and returns are normalised."""
-
-    def of_zero(n: int) -> Term:
-        loss = dataclasses.replace(policy_loss(n, 1.0), undivided=True)
-        return dataclasses.replace(loss, size=n + 1, elements=n + 1)
-
-    steps = [facts(record([[of_zero(n) for n in sizes]])) for sizes in EPISODE_LENGTHS]
+    steps = [
+        facts(record([[without_advantage(n, 1.0) for n in sizes]])) for sizes in EPISODE_LENGTHS
+    ]
     assert {d.reason for d in windows(*steps) if d.pattern != "pending"} == {EPISODES}
+
+
+@pytest.mark.parametrize(
+    ("divisor", "may_be"),
+    [(4.0, True), (5.0, False), (0.0, False)],  # 0: it was not read
+)
+def test_the_steps_of_episodes_may_add_up_and_the_episodes_be_averaged(
+    divisor: float, may_be: bool
+) -> None:
+    """Here, each step has one reward, and returns are normalised: that in the middle has none."""
+    steps = [
+        facts(record([without_advantage(n, 1 / 4, divisors=[divisor]) for n in sizes]))
+        for sizes in EPISODE_LENGTHS
+    ]
+    reasons = {d.reason for d in windows(*steps) if d.pattern != "pending"}
+    assert (reasons == {EPISODES}) == may_be
 
 
 @pytest.mark.parametrize(
