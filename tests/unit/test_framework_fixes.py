@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gradledger.records import Samples
+from gradledger.records import Event, Samples
 from gradledger_monitor.model.step_facts import RunInfo
 from gradledger_monitor.rules.docs import rules_by_id
 from gradledger_monitor.rules.framework_fixes import FRAMEWORK_FIXES, fix, framework, with_optimizer
@@ -112,6 +112,13 @@ def test_no_code_of_a_plain_loss_is_shown_for_one_that_the_loop_masks_or_changes
 
 def test_the_fix_names_the_divisor_of_accelerate_if_it_may_call_backward() -> None:
     assert shown({"environment": BOTH}) == fixes.TOKEN_MEAN["plain"] + fixes.NOTE_ACCELERATE
+
+
+def test_a_loss_that_is_divided_is_not_divided_after_backward_again() -> None:
+    divided = fixes.TOKEN_MEAN["plain"] + fixes.NOTE_OF_LOOP
+    assert shown({}, post_factor=0.5) == divided
+    clip = Event("clip_norm", 2, norm=2.0, limit=1.0)
+    assert shown({}, post_factor=0.5, events=[clip]) == fixes.TOKEN_MEAN["plain"]
 
 
 def test_a_mean_by_class_weights_is_fixed_by_their_sum() -> None:

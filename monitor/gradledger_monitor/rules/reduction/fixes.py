@@ -11,6 +11,7 @@ from typing import Literal
 
 from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.model.step_facts import RunInfo, StepFacts
+from gradledger_monitor.rules.balance.after_backward import is_scaled_by_loop
 from gradledger_monitor.rules.framework_fixes import framework
 from gradledger_monitor.rules.objective_names import element_name
 
@@ -257,6 +258,9 @@ fabric.backward(loss / len(window))        # the micro-batches in this window, n
 trainer = Trainer(..., limit_train_batches=batches // K * K)""",
 }
 
+# These divide a loss by all that it is divided by.
+_WHOLE_DIVISIONS = (TOKEN_MEAN, CLASS_WEIGHTED_MEAN, TERM_MEAN, WINDOW_LENGTH)
+
 OF_CAUSAL_MODELS = "    # causal LM: labels[:, 1:]"
 
 SUM_OVER_WINDOW = """\
@@ -286,6 +290,9 @@ NO_SHORT_BATCH = """\
 NOTE_TRAINER = """
 # In a Trainer, num_items_in_batch is the number of labels in the window, unless it is None. By
 # default, the Trainer multiplies the result of a compute_loss_func by the number of processes."""
+
+NOTE_OF_LOOP = """
+# The gradients are not divided after backward then: leave out a division by a count or by K."""
 
 NOTE_ACCELERATE = """
 # with accelerator.backward(loss): loss * accelerator.gradient_accumulation_steps, it divides"""
@@ -375,8 +382,10 @@ def of_loop(fixes: dict[Loop, str], facts: StepFacts, otherwise: str = SUM_OVER_
     if used not in fixes:
         counts = otherwise == SUM_OVER_WINDOW and framework(facts.run) == "transformers"
         return otherwise + (NOTE_TRAINER if counts else "")
-    unclear = used in PLAIN_LOOPS and "accelerate" in facts.run.environment
-    return fixes[used] + (NOTE_ACCELERATE if unclear else "")
+    is_plain, code = used in PLAIN_LOOPS, fixes[used]
+    if is_plain and any(fixes is each for each in _WHOLE_DIVISIONS) and is_scaled_by_loop(facts):
+        code += NOTE_OF_LOOP
+    return code + (NOTE_ACCELERATE if is_plain and "accelerate" in facts.run.environment else "")
 
 
 def loop(facts: StepFacts) -> Loop:
