@@ -17,6 +17,7 @@ from gradledger_monitor.model.losses.repeated import IN_PARTS, UNREACHED
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.unmeasured import LEFT_OR_ASSIGNED, NO_BACKWARD
 from gradledger_monitor.rules.balance.diagnosis import ADDED_AGAIN, diagnose
+from gradledger_monitor.rules.loop.grads_not_zeroed import FIX_APART
 from gradledger_monitor.rules.norm.exploding import Exploding
 from helpers.facts import CROSS_ENTROPY, facts, judged, record, term
 
@@ -424,6 +425,24 @@ def test_a_first_window_that_begins_on_old_gradients_is_reported() -> None:
 def test_old_gradients_after_steps_that_were_not_seen_may_be_those_of_a_skipped_one() -> None:
     assert finding_of("loop.grads_not_zeroed", begun(1), begun(3, fresh=False)) is None
     assert finding_of("loop.grads_not_zeroed", begun(1), begun(2, fresh=False)) is not None
+
+
+@pytest.mark.parametrize(
+    ("fresh", "apart"),
+    [("10001000", 4), ("10001", None), ("1000000", None), ("100s000", None), ("1001000", 3)],
+)
+def test_gradients_that_are_zeroed_at_some_steps_may_end_an_accumulation(
+    fresh: str, apart: int | None
+) -> None:
+    steps = []
+    for number, each in enumerate(fresh, 1):
+        step = record([term(10, 1 / 10)], number, skipped=each == "s")
+        step.micro_batches[0].fresh = each == "1"
+        steps.append(facts(step))
+    finding = finding_of("loop.grads_not_zeroed", *steps)
+    assert finding is not None
+    assert (f"zeroed are {apart} steps apart" in finding.summary) == (apart is not None)
+    assert ("apart" in finding.summary) == (finding.fix == FIX_APART) == (apart is not None)
 
 
 def test_backwards_of_another_loss_that_leaked_in_are_reported_with_their_places() -> None:

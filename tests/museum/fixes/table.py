@@ -61,6 +61,7 @@ PLAIN = {
         "loop.discarded_microbatches",
         "loop.discarded_microbatches.FIX_SECOND_PASS",
     ),
+    "loop/stepped_before_the_last": ("loop.grads_not_zeroed", "loop.grads_not_zeroed.FIX_APART"),
     "loop/stepped_twice": ("loop.double_step", "loop.double_step.FIX"),
     "loop/steps_each": ("loop.step_every_microbatch", "loop.step_every_microbatch.FIX"),
     "loop/tail_zeroed": ("loop.discarded_microbatches", "loop.discarded_microbatches.FIX"),

@@ -15,6 +15,15 @@ FIX = """\
 optimizer.step()
 optimizer.zero_grad(set_to_none=True)"""
 
+FIX_APART = """\
+# to step on each micro-batch alone:
+optimizer.step()
+optimizer.zero_grad(set_to_none=True)
+# to accumulate K micro-batches, each loss divided by K:
+if (i + 1) % K == 0:
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)"""
+
 FIX_BEFORE = """\
 # before the first backward of each window, in the closure if step() takes one:
 optimizer.zero_grad(set_to_none=True)"""
@@ -38,7 +47,8 @@ class GradsNotZeroed(Rule):
     **What to do**
 
     Call ``optimizer.zero_grad()`` after each step, for every optimizer whose parameters
-    received gradients.
+    received gradients. If the gradients are zeroed at every K-th step alone, an accumulation may be
+    meant: then step where they are zeroed.
 
     **When it is silent**
 
@@ -54,26 +64,31 @@ class GradsNotZeroed(Rule):
     points_at = ("step", "zero_grad", "backward")
     inhibits = UNSTABLE
 
-    state = declare(_skipped=bool)
+    state = declare(_skipped=bool, _steps=int, _apart=int)
 
     def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
         super().__init__(thresholds)
         self._skipped = False
+        self._steps = 0  # of one micro-batch each, since gradients were last zeroed; 0: not known
+        self._apart = 0  # such steps from one time to the next, the last two times
 
     def after_gap(self) -> None:
         """The missing step may have been skipped."""
         self._skipped = True
+        self._steps = 0
 
     def evaluate(self, window: Window) -> Outcome:
         """Old gradients before the first applied backward, or an already stepped backward."""
         facts = window.facts
         skipped, self._skipped = self._skipped, facts.record.skipped
         if facts.record.skipped or not facts.applied:
+            self._steps = 0
             return not_applicable("no gradients of this window were applied")
         first = facts.applied[0][1]
         if first.fresh is None:
             return not_measured("the gradients before the window were not recorded")
         leaked = facts.leaked
+        self._count(facts, bool(first.fresh))
         if facts.record.closure and facts.parameters_changed:
             return self._finding(facts, "Gradients are not zeroed in the closure", EVALUATIONS)
         if (first.fresh or skipped) and not leaked:
@@ -81,16 +96,28 @@ class GradsNotZeroed(Rule):
         if leaked:
             summary = _leaked(len(leaked), len(leaked) + len(facts.applied))
             return self._finding(facts, "Gradients of another loss leak into the step", summary)
-        return self._finding(facts, "Gradients are not zeroed between steps", NOT_ZEROED)
+        title = "Gradients are not zeroed between steps"
+        if self._apart > 1 and self._steps > 1:
+            return self._finding(facts, title, NOT_ZEROED + _apart(self._apart), FIX_APART)
+        return self._finding(facts, title, NOT_ZEROED)
+
+    def _count(self, facts: StepFacts, fresh: bool) -> None:
+        """Count the steps from one time that gradients are zeroed to the next."""
+        if facts.micro_batches != 1 or facts.record.closure:
+            self._steps = self._apart = 0
+        elif fresh:
+            self._apart, self._steps = self._steps, 1
+        elif self._steps:
+            self._steps += 1
 
     @staticmethod
-    def _finding(facts: StepFacts, title: str, summary: str) -> Outcome:
+    def _finding(facts: StepFacts, title: str, summary: str, fix: str = FIX) -> Outcome:
         before = facts.leaked or facts.record.closure
         return finding(
             "error",
             title,
             summary,
-            FIX_BEFORE if before else FIX,
+            FIX_BEFORE if before else fix,
             leaked_micro_batches=[index + 1 for index in facts.leaked][:32],
             norm=number(facts.record.norm),
         )
@@ -104,6 +131,14 @@ NOT_ZEROED = (
     "The window begins with gradients that are neither absent nor zero, so the step also applies "
     "gradients from before the last step."
 )
+
+
+def _apart(steps: int) -> str:
+    return (
+        f" The last two times that they were zeroed are {steps} steps apart, and each step follows "
+        f"1 micro-batch. If an accumulation over {steps} micro-batches is meant, the optimizer "
+        "should step only where they are zeroed."
+    )
 
 
 def _leaked(stepped: int, applied: int) -> str:
