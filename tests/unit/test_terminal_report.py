@@ -101,6 +101,8 @@ def test_several_objectives_are_side_by_side() -> None:
     assert "cross entropy 223 tokens 1 balanced" in several
     assert f"mean [b] {NOT_MEASURED} {NOT_MEASURED} K = 4" in several
     assert not any("Objective" in line for line in lines(OBJECTIVE))
+    times_128 = replace(OBJECTIVE, balance=128.0, text="equal weights; B is its coefficient")
+    assert "cross entropy 223 tokens 128 equal weights; B is its coefficient" in lines(times_128)
 
 
 class Terminal(io.StringIO):

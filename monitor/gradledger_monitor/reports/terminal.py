@@ -25,6 +25,7 @@ from gradledger_monitor.model.findings import (
     fix_title,
 )
 from gradledger_monitor.reports.objectives import ObjectiveSummary
+from gradledger_monitor.rules.objective_verdicts import BALANCED
 from gradledger_monitor.rules.overrides import EVALUATED_WITH, OFF
 from gradledger_web import formatting, glossary, headline
 
@@ -174,8 +175,9 @@ def _acknowledgement(acknowledgement: Acknowledgement) -> str:
 
 
 def _objectives(objectives: Sequence[ObjectiveSummary]) -> Iterator[RenderableType]:
-    """The losses of a run with several, side by side."""
-    if len(objectives) < 2:
+    """The losses of a run with several, side by side; a single one if its balance is explained."""
+    explained = any(each.status == "ok" and each.text != BALANCED for each in objectives)
+    if len(objectives) < 2 and not explained:
         return
     rows = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for name in ("Objective", "Per step", "Balance", "Verdict"):
