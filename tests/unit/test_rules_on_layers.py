@@ -138,16 +138,17 @@ def test_a_layer_that_no_gradient_reaches_has_another_cause_than_a_factor_of_0()
     assert finding is not None and finding.severity == "info"
 
 
+@pytest.mark.parametrize("name", ["2.weight", "2.parametrizations.weight.original"])
 @pytest.mark.parametrize(
     ("bias", "weight", "reported"),
     [(0.0, 1.0, False), (None, 1.0, True), (0.0, 0.0, True)],  # of a module that is cut off
 )
 def test_a_bias_that_a_loss_on_differences_cancels_is_no_dead_layer(
-    bias: float | None, weight: float, reported: bool
+    bias: float | None, weight: float, reported: bool, name: str
 ) -> None:
     """A ranking loss, or the critic of a GAN, does not change with the bias of the last layer."""
-    untrained = ("2.bias",) if weight else ("2.bias", "2.weight")
-    layers = {"0.weight": 1.0, "0.bias": 1.0, "2.weight": weight, "2.bias": bias}
+    untrained = ("2.bias",) if weight else ("2.bias", name)
+    layers = {"0.weight": 1.0, "0.bias": 1.0, name: weight, "2.bias": bias}
     assert (dead(measured(layers, untrained)) is not None) == reported
 
 

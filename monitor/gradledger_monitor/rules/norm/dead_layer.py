@@ -126,8 +126,8 @@ def _cancels(layer: Layer, alive: Sequence[Layer]) -> bool:
 
     A loss on differences of outputs does not change with what is added to all of them.
     """
-    module = layer.name.rpartition(".")[0]
-    beside = any(other.name.rpartition(".")[0] == module for other in alive)
+    module = layer.name.removesuffix("bias")  # a parametrization has the weight inside of it
+    beside = any(module and other.name.startswith(module) for other in alive)
     return _is_bias(layer) and layer.gradient == 0 and beside
 
 
