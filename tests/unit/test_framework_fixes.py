@@ -117,8 +117,9 @@ def test_the_fix_names_the_divisor_of_accelerate_if_it_may_call_backward() -> No
 def test_a_loss_that_is_divided_is_not_divided_after_backward_again() -> None:
     divided = fixes.TOKEN_MEAN["plain"] + fixes.NOTE_OF_LOOP
     assert shown({}, post_factor=0.5) == divided
-    clip = Event("clip_norm", 2, norm=2.0, limit=1.0)
-    assert shown({}, post_factor=0.5, events=[clip]) == fixes.TOKEN_MEAN["plain"]
+    for before, expected in ((1.0, fixes.TOKEN_MEAN["plain"]), (0.25, divided)):
+        clip = Event("clip_norm", 2, norm=2.0, limit=1.0, factor=before)
+        assert shown({}, post_factor=before / 2, events=[clip]) == expected
 
 
 def test_a_mean_by_class_weights_is_fixed_by_their_sum() -> None:

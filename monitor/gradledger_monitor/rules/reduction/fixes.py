@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from typing import Literal
 
+from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.model.step_facts import RunInfo, StepFacts
 from gradledger_monitor.rules.balance.after_backward import is_scaled_by_loop
+from gradledger_monitor.rules.balance.evidence import Near
 from gradledger_monitor.rules.framework_fixes import framework
 from gradledger_monitor.rules.objective_names import element_name
 
@@ -383,9 +385,18 @@ def of_loop(fixes: dict[Loop, str], facts: StepFacts, otherwise: str = SUM_OVER_
         counts = otherwise == SUM_OVER_WINDOW and framework(facts.run) == "transformers"
         return otherwise + (NOTE_TRAINER if counts else "")
     is_plain, code = used in PLAIN_LOOPS, fixes[used]
-    if is_plain and any(fixes is each for each in _WHOLE_DIVISIONS) and is_scaled_by_loop(facts):
+    if is_plain and any(fixes is each for each in _WHOLE_DIVISIONS) and _divides_later(facts):
         code += NOTE_OF_LOOP
     return code + (NOTE_ACCELERATE if is_plain and "accelerate" in facts.run.environment else "")
+
+
+def _divides_later(facts: StepFacts) -> bool:
+    """Whether the loop multiplies gradients after backward, more than to unscale and to clip."""
+    factors = [number(clip.factor) or 1.0 for clip in facts.own_calls("clip_norm")]
+    near = Near(1.0, facts.tolerance)
+    unscaled = [factor * (facts.scale or 1.0) for factor in factors]
+    before_clip = any(not near(a) and not near(b) for a, b in zip(factors, unscaled, strict=True))
+    return before_clip or is_scaled_by_loop(facts)
 
 
 def loop(facts: StepFacts) -> Loop:
