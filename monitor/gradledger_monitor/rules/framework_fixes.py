@@ -64,7 +64,8 @@ FRAMEWORK_FIXES: dict[str, dict[str, str]] = {
 # With gradient_accumulation_steps=K, backward divides by K: run each micro-batch in accumulate(),
 # with every optimizer from prepare(). If nothing should be accumulated, set
 # gradient_accumulation_steps=1.
-# If the loop divides by K: step after each K-th backward, or leave out the division.
+# If the loop divides by K: step after each K-th backward, or leave out the division. If backward
+# stands after the loop over the micro-batches, move it into that loop.
 # accumulate() ends a window where the loader ends, too: if the batches of a window are drawn before
 # it, GradientAccumulationPlugin(num_steps=K, sync_with_dataloader=False) avoids that.""",
         "fabric": """\
@@ -72,6 +73,7 @@ fabric.backward(loss)                # divided for the accumulation, as before
 if (i + 1) % K == 0:                 # step once per window, not once per micro-batch
     optimizer.step()
     optimizer.zero_grad()
+# if backward stands after the loop over the micro-batches, move it into that loop;
 # if nothing should be accumulated, leave out the division""",
     },
     "loop.zeroed_every_microbatch": {

@@ -23,6 +23,7 @@ loss.backward()                      # divided for the accumulation, as before
 if (i + 1) % K == 0:                 # step once per window, not once per micro-batch
     optimizer.step()
     optimizer.zero_grad()
+# if backward stands after the loop over the micro-batches, move it into that loop;
 # if nothing should be accumulated, leave out the division"""
 
 NOT_PREPARED = " Accelerate accumulates meanwhile: the optimizer was not prepared."
@@ -62,8 +63,9 @@ class StepEveryMicrobatch(Rule):
 
     **What to do**
 
-    Step, clip, schedule and zero once per m micro-batches. If m is another number, such as
-    ``len(loader)``, leave out the division.
+    Step, clip, schedule and zero once per m micro-batches. If ``backward`` stands after the loop
+    over the micro-batches, so that only the last of them is trained on, move it into that loop. If
+    m is another number, such as ``len(loader)``, leave out the division.
 
     **When it is silent**
 
@@ -73,7 +75,8 @@ class StepEveryMicrobatch(Rule):
 
     **Incidents**
 
-    lucidrains/reformer-pytorch#97, coqui-ai/Trainer#120, huggingface/accelerate#2790
+    lucidrains/reformer-pytorch#97, coqui-ai/Trainer#120, huggingface/accelerate#2790,
+    lucidrains/x-transformers (train_enwik8_lejepa_style.py)
     """
 
     points_at = ("step",)
