@@ -150,11 +150,17 @@ COMPUTED_ELSEWHERE = (
     .replace("train_dataset=rows)", "train_dataset=rows, compute_loss_func=of_outputs)")
     .replace(
         "rows = ",
-        """def of_outputs(outputs, labels, num_items_in_batch=None):
-    return nn.functional.cross_entropy(outputs.logits, labels)
+        """def of_outputs(outputs, labels, num_items_in_batch=None, smoothing=0.0):
+    return nn.functional.cross_entropy(outputs.logits, labels, None)  # at: loss
 
 rows = """,
     )
+)
+COMPUTED_BY_A_PARTIAL = COMPUTED_ELSEWHERE.replace(
+    "=of_outputs)", '=__import__("functools").partial(of_outputs, smoothing=0.1))'
+)
+COMPUTED_BY_A_PACKAGE = HEAD.replace("  # at: loss", "").replace(
+    '"out", ', '"out", label_smoothing_factor=0.1, '
 )
 FABRIC = """\
 import torch
@@ -181,6 +187,8 @@ SCRIPTS = {
     "manual optimisation": ("lightning.pytorch", MANUAL),
     "transformers": ("transformers", TRAINER),
     "transformers, a model head": ("transformers", HEAD),
+    "transformers, a function": ("transformers", COMPUTED_ELSEWHERE),
+    "transformers, a partial": ("transformers", COMPUTED_BY_A_PARTIAL),
 }
 
 
@@ -205,18 +213,18 @@ def test_the_lines_are_those_of_the_user(
     assert [location.via for location in losses] == [""] * len(expected["loss"])
 
 
-def test_a_loss_that_the_trainer_gets_as_a_function_is_not_looked_for_in_the_model(
+def test_a_loss_that_the_trainer_computes_is_not_looked_for_in_the_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("transformers")
     monkeypatch.chdir(tmp_path)
     call_sites._packages.clear()
     path = tmp_path / "train.py"
-    path.write_text(COMPUTED_ELSEWHERE)
+    path.write_text(COMPUTED_BY_A_PACKAGE)
     with recording() as kept:
         exec(compile(path.read_text(), str(path), "exec"), {"__name__": "__main__"})
     located = [location for record in kept.records() for location in record.code]
-    assert _lines(located, "backward") == _expected(COMPUTED_ELSEWHERE)["backward"]
+    assert _lines(located, "backward") == _expected(COMPUTED_BY_A_PACKAGE)["backward"]
     assert _lines(located, "loss") == set()
 
 

@@ -90,6 +90,23 @@ def test_a_finding_gets_what_its_rule_is_about_of_its_optimizer() -> None:
     assert second.code == ()
 
 
+def test_the_call_that_runs_a_whole_loop_comes_last() -> None:
+    """A call of a package that only calls backward is the call of that."""
+    train = replace(BACKWARD, via="transformers", line=30)
+    inside = replace(LOSS, file=train.file)
+    for step, expected in ((replace(train, role="step"), [3, 30]), (STEP, [30, 3])):
+        (finding,) = with_code([FINDING], {0: [train, step, inside]})
+        assert [each.line for each in finding.code] == expected
+
+
+def test_a_second_division_is_where_the_script_divides() -> None:
+    loss = replace(LOSS, end_line=4, first=2, source=("# a / b", "loss = f(", "  x)", "y = a / b"))
+    divided = replace(loss, line=9, end_line=9, first=9, source=("loss = loss / K",))
+    twice = replace(FINDING, rule="reduction.double_division")
+    (finding,) = with_code([twice], {0: [loss, divided, BACKWARD]})
+    assert [each.line for each in finding.code] == [9, 3, 10]
+
+
 def test_a_call_that_happens_once_has_no_line_later_than_calls_are_located() -> None:
     assert call_sites.FIRST_WINDOWS == finding_code.FIRST_WINDOWS
     zeroed = replace(FINDING, rule="loop.zeroed_before_step")

@@ -12,6 +12,7 @@ from gradledger_monitor.model.code.locations import (
     LocationsByOptimizer,
     locations_for,
 )
+from gradledger_monitor.model.code.statements import code_of
 from gradledger_monitor.model.findings import Finding
 from gradledger_monitor.rules.docs import rules_by_id
 
@@ -54,10 +55,19 @@ def _with_code(finding: Finding, located: Sequence[CodeLocation], only: bool) ->
         replace(each, source=tuple(map(str.rstrip, each.source)))
         for each in locations_for(roles, located)
     )
+    if rule.points_at_divisions:
+        code = tuple(sorted(code, key=_divides, reverse=True))
     fix = fix_in_code(finding, located, only, late)
     if fix == finding.fix and finding.rule.startswith("reduction."):
         fix += _note_on_backward(fix, located)
     return replace(finding, code=code, fix=fix)
+
+
+def _divides(location: CodeLocation) -> bool:
+    """Whether there is a division in the lines of a statement or a call."""
+    first = location.line - (location.first or location.line)
+    last = first + (location.end_line or location.line) - location.line
+    return any("/" in code_of(line) for line in location.source[first : last + 1])
 
 
 def _note_on_backward(fix: str, located: Sequence[CodeLocation]) -> str:

@@ -86,6 +86,8 @@ class RuleDefinition(metaclass=RuleMeta):
     inhibits_later_under: ClassVar[str] = ""
     # What its findings point at in the script's code, the most important first.
     points_at: ClassVar[tuple[CodeRole, ...]] = ("backward", "step")
+    # Whether the statements among them that divide come before all others.
+    points_at_divisions: ClassVar[bool] = False
     # Of these, a call that may be the only one of its place: later than the first windows, its line
     # is not known, and that of the usual call would be wrong.
     single_calls: ClassVar[tuple[CodeRole, ...]] = ()

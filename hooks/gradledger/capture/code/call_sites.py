@@ -13,12 +13,13 @@ no frame of the script exists, as on a thread of the autograd engine, there is n
 
 from __future__ import annotations
 
+import functools
 import linecache
 import sys
 import sysconfig
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from types import CodeType, FrameType
+from types import CodeType, FrameType, FunctionType, MethodType
 from typing import Any, NamedTuple
 
 from gradledger import guard
@@ -85,6 +86,7 @@ class CallSite(NamedTuple):
     via: str  # the package that makes the call for the script: "accelerate"; "" if PyTorch
     caller: CallSite | None = None  # of the function of the script that contains it
     owners: tuple[type, ...] = ()  # classes whose method of a framework runs this backward
+    computed_by: CodeType | None = None  # a function that the trainer was given for the loss
 
 
 class LocatedCall(NamedTuple):
@@ -216,7 +218,7 @@ def nearest_call_site(frame: FrameType | None) -> CallSite | None:
     With the calls around it: a helper of the script calls backward for others.
     """
     sites: list[CallSite] = []
-    owners: list[type] = []
+    owners: list[object] = []
     via = ""
     for _ in range(MOST_FRAMES):
         package = None if frame is None else _package_of(frame)
@@ -234,16 +236,33 @@ def nearest_call_site(frame: FrameType | None) -> CallSite | None:
     site = None
     for outer in reversed(sites):
         site = outer._replace(caller=site)
-    return site._replace(owners=tuple(owners)) if site and owners else site
+    if site is None or not owners:
+        return site
+    functions = (_function_of_loss(owner) for owner in owners)
+    computed_by = next((code for code in functions if code is not None), None)
+    return site._replace(owners=tuple(map(type, owners)), computed_by=computed_by)
 
 
-def _owners(frame: FrameType) -> Iterator[type]:
-    """The class of the object whose method runs, and of its model, if this trains."""
+def _owners(frame: FrameType) -> Iterator[object]:
+    """The object whose method runs, and its model, if this trains."""
     code = frame.f_code
     if code.co_name in _METHODS_OF_OWNERS and code.co_varnames[:1] == ("self",):
         owner = frame.f_locals.get("self")
         model = getattr(owner, "__dict__", {}).get("model")
-        yield from (type(each) for each in (owner, model) if each is not None)
+        yield from (each for each in (owner, model) if each is not None)
+
+
+def _function_of_loss(owner: object) -> CodeType | None:
+    """The function of the script that a Trainer of transformers was given, itself or in a
+    ``partial``."""
+    function = getattr(owner, "__dict__", {}).get("compute_loss_func")
+    while isinstance(function, functools.partial):
+        function = function.func
+    if isinstance(function, MethodType):
+        function = function.__func__
+    if not isinstance(function, FunctionType):
+        return None
+    return function.__code__ if is_script(function.__code__, function.__module__) else None
 
 
 def _is_without_lines(code: CodeType) -> bool:

@@ -114,17 +114,22 @@ class ScriptSources:
         return located
 
     def _losses_for_framework(self, site: CallSite) -> list[tuple[CallSite, Span]]:
-        """What the method that the script defines for a framework returns as the loss."""
+        """What the function that the script defines for a framework returns as the loss."""
         for method in _METHODS.get(site.via, ()):
             code = method.of_script(site.owners)
+            if method.computed_before and site.computed_by is not None:
+                return self._returned(site.computed_by, only_named=False)
             if code is not None:
                 text = "\n".join(self._lines_of(site.code.co_filename))
                 if any(option in text for option in method.unless):
                     return []
-                loss = loss_returned(self._function(code), method.only_named)
-                called = CallSite(code, code.co_firstlineno, 0, "")
-                return [] if loss is None else [(called, span) for span in loss.spans]
+                return self._returned(code, method.only_named)
         return []
+
+    def _returned(self, code: CodeType, only_named: bool) -> list[tuple[CallSite, Span]]:
+        loss = loss_returned(self._function(code), only_named)
+        called = CallSite(code, code.co_firstlineno, 0, "")
+        return [] if loss is None else [(called, span) for span in loss.spans]
 
     def _function(self, code: CodeType) -> Function | None:
         return parsed_function(self._lines_of(code.co_filename), code)
@@ -254,6 +259,7 @@ class _Method(NamedTuple):
     names: tuple[str, ...]
     only_named: bool = False  # they may return something else: the loss is what has that name
     unless: tuple[str, ...] = ()  # options in the script with which the framework computes the loss
+    computed_before: bool = False  # a function that the trainer was given takes its place
 
     def of_script(self, owners: Iterable[type]) -> CodeType | None:
         """The method that the script defines, if there is exactly one.
@@ -282,6 +288,7 @@ _METHODS = {
             ("forward",),
             only_named=True,
             unless=("compute_loss_func", "label_smoothing_factor"),
+            computed_before=True,
         ),
     ),
     "lightning": (_Method("lightning.pytorch", "LightningModule", ("training_step",)),),

@@ -70,7 +70,9 @@ def locations_for(
 ) -> tuple[CodeLocation, ...]:
     """The locations of a rule's roles, in the order of the roles; a line is in it once.
 
-    A call that the script makes precedes those of the same role that a package makes for it.
+    A call that the script makes precedes those of the same role that a package makes for it. The
+    call with which it runs a whole loop, such as ``trainer.train()``, is the last one: what the
+    script does inside that loop is nearer to the cause.
     """
     chosen: dict[tuple[str, int], CodeLocation] = {}
     located = sorted(located, key=lambda location: location.via != "")
@@ -79,4 +81,21 @@ def locations_for(
             for location in located:
                 if location.role == each:
                     chosen.setdefault((location.file, location.line), location)
-    return tuple(chosen.values())[:MOST]
+    loops = _loops(located)
+    return tuple(sorted(chosen.values(), key=lambda each: _call(each) in loops))[:MOST]
+
+
+_Call = tuple[str, int, int | None]
+
+
+def _call(location: CodeLocation) -> _Call:
+    return location.file, location.line, location.column
+
+
+def _loops(located: Iterable[CodeLocation]) -> set[_Call]:
+    """The calls in which a package runs both the backward and the step."""
+    calls: dict[CodeRole, set[_Call]] = {"backward": set(), "scaled_backward": set(), "step": set()}
+    for location in located:
+        if location.via and location.role in calls:
+            calls[location.role].add(_call(location))
+    return (calls["backward"] | calls["scaled_backward"]) & calls["step"]

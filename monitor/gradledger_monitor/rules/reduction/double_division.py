@@ -75,6 +75,7 @@ class DoubleDivision(Rule):
     """
 
     points_at = ("loss", "backward")
+    points_at_divisions = True
     precondition = BALANCE_OFF
 
     def evaluate(self, window: Window) -> Outcome:
