@@ -145,6 +145,19 @@ arguments = TrainingArguments(
 trainer = Trainer(model=Head(PretrainedConfig()), args=arguments, train_dataset=rows)
 trainer.train()  # at: backward step zero_grad clip_norm
 """
+MODULE = (
+    HEAD.replace("PreTrainedModel)", "nn.Module)")
+    .replace("super().__init__(config)", "super().__init__()")
+    .replace("        self.post_init()\n", "")
+)
+OWN_LOADER = TRAINER.replace(
+    "class OwnLoss(Trainer):",
+    """class OwnLoss(Trainer):
+    def get_train_dataloader(self):
+        loader = torch.utils.data.DataLoader(rows, batch_size=2)  # at: batches
+        return loader
+""",
+).replace("# at: backward", "# at: batches backward")
 COMPUTED_ELSEWHERE = (
     HEAD.replace("  # at: loss", "")
     .replace("train_dataset=rows)", "train_dataset=rows, compute_loss_func=of_outputs)")
@@ -187,6 +200,8 @@ SCRIPTS = {
     "manual optimisation": ("lightning.pytorch", MANUAL),
     "transformers": ("transformers", TRAINER),
     "transformers, a model head": ("transformers", HEAD),
+    "transformers, a module": ("transformers", MODULE),
+    "transformers, a loader": ("transformers", OWN_LOADER),
     "transformers, a function": ("transformers", COMPUTED_ELSEWHERE),
     "transformers, a partial": ("transformers", COMPUTED_BY_A_PARTIAL),
 }

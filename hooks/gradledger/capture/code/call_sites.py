@@ -253,9 +253,12 @@ def _owners(frame: FrameType) -> Iterator[object]:
 
 
 def _function_of_loss(owner: object) -> CodeType | None:
-    """The function of the script that a Trainer of transformers was given, itself or in a
-    ``partial``."""
-    function = getattr(owner, "__dict__", {}).get("compute_loss_func")
+    """The function of the script that a trainer was given for the loss: of a Trainer, itself or in
+    a ``partial``; of one of sentence-transformers, that of a module."""
+    held = getattr(owner, "__dict__", {})
+    function = held.get("compute_loss_func")
+    if function is None:
+        function = getattr(type(held.get("loss")), "forward", None)
     while isinstance(function, functools.partial):
         function = function.func
     if isinstance(function, MethodType):

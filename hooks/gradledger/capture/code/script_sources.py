@@ -13,7 +13,7 @@ import re
 import sys
 import time
 import tokenize
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from types import CodeType
@@ -89,11 +89,15 @@ class ScriptSources:
         lines = self._lines_of(site.code.co_filename)
         span = _span(site, lines)
         yield self._location(role, site, span, lines)
+        built: list[tuple[CallSite, Span]] = []
         if role in BACKWARDS:
-            losses = self._losses(site, span) or self._losses_for_framework(site)
-            for loss, built in losses:
-                called = loss._replace(via="")
-                yield self._location("loss", called, built, self._lines_of(loss.code.co_filename))
+            built = self._losses(site, span) or self._for_framework(site, _LOSSES)
+        elif role == "batches":
+            built = self._for_framework(site, _LOADERS)
+        for called, statement in built:
+            source = self._lines_of(called.code.co_filename)
+            what: CodeRole = "batches" if role == "batches" else "loss"
+            yield self._location(what, called._replace(via=""), statement, source)
 
     def _losses(self, site: CallSite, span: Span) -> list[tuple[CallSite, Span]]:
         """The statements that built the loss, in the order they ran.
@@ -113,9 +117,11 @@ class ScriptSources:
             site = caller
         return located
 
-    def _losses_for_framework(self, site: CallSite) -> list[tuple[CallSite, Span]]:
-        """What the function that the script defines for a framework returns as the loss."""
-        for method in _METHODS.get(site.via, ()):
+    def _for_framework(
+        self, site: CallSite, methods: Mapping[str, Sequence[_Method]]
+    ) -> list[tuple[CallSite, Span]]:
+        """What the function that the script defines for a framework returns."""
+        for method in methods.get(site.via, ()):
             code = method.of_script(site.owners)
             if method.computed_before and site.computed_by is not None:
                 return self._returned(site.computed_by, only_named=False)
@@ -252,7 +258,7 @@ def _character(line: str, offset: int) -> int:
 
 
 class _Method(NamedTuple):
-    """Methods that return the loss, of a class that scripts derive from."""
+    """Methods that return the loss or the loader, of a class that scripts derive from."""
 
     module: str
     base: str
@@ -279,12 +285,12 @@ class _Method(NamedTuple):
         return codes.pop() if len(codes) == 1 else None
 
 
-_METHODS = {
+_LOSSES = {
     "transformers": (
         _Method("transformers.trainer", "Trainer", ("compute_loss", "training_step")),
         _Method(
-            "transformers.modeling_utils",
-            "PreTrainedModel",
+            "torch.nn",
+            "Module",
             ("forward",),
             only_named=True,
             unless=("compute_loss_func", "label_smoothing_factor"),
@@ -293,6 +299,11 @@ _METHODS = {
     ),
     "lightning": (_Method("lightning.pytorch", "LightningModule", ("training_step",)),),
     "pytorch_lightning": (_Method("pytorch_lightning", "LightningModule", ("training_step",)),),
+}
+_LOADERS = {
+    "transformers": (_Method("transformers.trainer", "Trainer", ("get_train_dataloader",)),),
+    "lightning": (_Method("lightning.pytorch", "LightningModule", ("train_dataloader",)),),
+    "pytorch_lightning": (_Method("pytorch_lightning", "LightningModule", ("train_dataloader",)),),
 }
 
 

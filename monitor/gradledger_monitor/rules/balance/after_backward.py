@@ -75,6 +75,13 @@ def is_scaled_by_loop(facts: StepFacts) -> bool:
     return not Near(_factor_of_loop(facts), facts.tolerance)(1.0)
 
 
+def divides_after_backward(facts: StepFacts, number: int) -> bool:
+    """Whether the loop divides the gradients by that after backward, without clipping."""
+    if facts.factor_unmeasured is not None:
+        return False
+    return Near(_factor_of_loop(facts), facts.tolerance)(1 / number)
+
+
 def divides_own_by_ranks(facts: StepFacts) -> bool:
     """Whether ranks that communicate divide gradients by R, and yet step on their own ones."""
     if facts.averaged or facts.factor_unmeasured is not None or not facts.record.collectives_after:

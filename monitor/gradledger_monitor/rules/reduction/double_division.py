@@ -7,6 +7,7 @@ import math
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.losses.repeated import passes_of_one_loss
 from gradledger_monitor.model.objectives import Objective
+from gradledger_monitor.rules.balance.after_backward import divides_after_backward
 from gradledger_monitor.rules.balance.further import is_divided_by_its_window
 from gradledger_monitor.rules.gradient_scale_effects import constant_factor_effect
 from gradledger_monitor.rules.number_text import significant
@@ -37,6 +38,8 @@ FIX_OF_PASSES = """\
 # Do not divide the loss by K: each backward has the loss of the whole window, with a gradient in
 # one of its K parts, and these gradients add up to that of the loss. A parameter beside the
 # features, such as a temperature, gets its gradient in each backward: detach it in all but one."""
+FIX_OF_GRADIENTS = """\
+# The loss is divided already: do not divide the gradients by K after backward."""
 FIX_OF_ONE = "# divide this loss term by K once"
 
 
@@ -92,16 +95,19 @@ class DoubleDivision(Rule):
         passes = passes_of_one_loss(window.facts.applied) == k == divisor
         if window.facts.averaged and window.facts.run.world_size == k == divisor:
             return _of_either(window, k, ratio)
+        later = divides_after_backward(window.facts, divisor)
+        what = "the gradients after backward" if later else "the loss or of the gradients"
+        fix = FIX_OF_GRADIENTS if later else FIX_OF_PASSES
+        if not (later or passes):
+            fix = factor_fix(ONE_DIVISION, window.facts, window.balance.objective, DIVIDED_ONCE)
         return finding(
             "warning",
             f"The gradient is divided by K = {divisor} once too often",
             f"The balance is {significant(balance(window))} = {share}{of}, which matches one "
-            f"division by K too many, of the loss or of the gradients: the gradient is "
-            f"{significant(1 / ratio)} times too small. {PASSES if passes else ''}"
+            f"division by K too many, of {what}: the gradient is {significant(1 / ratio)} times "
+            f"too small. {PASSES if passes else ''}"
             f"{known_from(window)}{constant_factor_effect(ratio, window.facts)}.",
-            FIX_OF_PASSES
-            if passes
-            else factor_fix(ONE_DIVISION, window.facts, window.balance.objective, DIVIDED_ONCE),
+            fix,
             balance=round(balance(window), 6),
             micro_batches=k,
             factor=ratio,
