@@ -239,6 +239,13 @@ def pairs_of_views(call: Call, batch: Any) -> Sum:
     return F.cross_entropy(logits, torch.arange(len(first)), reduction="sum"), float(len(first))
 
 
+def pairs_of_views_both_ways(call: Call, batch: Any) -> Sum:
+    """The mean of that loss and the one of the second view against the first."""
+    there, rows = pairs_of_views(call, batch)
+    back, _ = pairs_of_views(call, batch.flip(0))
+    return (there + back) / 2, rows
+
+
 def _gains(call: Call, batch: Any) -> tuple[Tensor, Tensor]:
     ids, labels, old, advantages = batch
     mask = labels != IGNORED

@@ -29,7 +29,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gradledger_monitor.model.losses.repeated import has_layer_beside_parts, have_equal_losses
+from gradledger_monitor.model.losses.repeated import (
+    has_layer_beside_parts,
+    have_equal_losses,
+    passes_of_one_loss,
+)
 from gradledger_monitor.model.objectives import Objective, fair_together
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.balance.after_backward import applied_again
@@ -194,6 +198,8 @@ def diagnose(facts: StepFacts, past: Sequence[Closed]) -> list[Diagnosis]:
         return [Diagnosis("unmeasured", _why_of_the_whole_window(facts))]
     if facts.together is not None:
         return [_of_main(facts, facts.together, past)]
+    if (divided := _divided_over_passes(facts)) is not None:
+        return [divided]
     if not facts.objectives:
         return [Diagnosis("unmeasured", reason_without_objective(facts))]
     if undecided := why_undecided(facts, past):
@@ -218,6 +224,16 @@ def diagnose(facts: StepFacts, past: Sequence[Closed]) -> list[Diagnosis]:
     if of_any_weight and not has_known_unit(main) and right:
         first = Diagnosis("coefficient", objective=main)
     return [first, *[_beside(facts, o, past, diagnosis) for o, diagnosis in others]]
+
+
+def _divided_over_passes(facts: StepFacts) -> Diagnosis | None:
+    """Both halves of one loss of the whole window, together, if its passes divide them."""
+    passes = passes_of_one_loss(facts.applied)
+    if passes < 2 or len(facts.objectives) < 2:
+        return None
+    intended = (facts.run.declared_scale or 1.0) / passes
+    whole = fair_together(facts.objectives, facts.tolerance, intended)
+    return None if whole is None else Diagnosis("double", objective=whole, ratio=1 / passes)
 
 
 def _why_of_the_whole_window(facts: StepFacts) -> str:
