@@ -12,6 +12,7 @@ from gradledger_monitor.model.step_facts import RunInfo
 from gradledger_monitor.rules.docs import rules_by_id
 from gradledger_monitor.rules.framework_fixes import FRAMEWORK_FIXES, fix, framework, with_optimizer
 from gradledger_monitor.rules.reduction import fixes
+from gradledger_monitor.rules.reduction.double_division import FIX_OF_GRADIENTS
 from helpers.facts import facts, judged, record, term
 
 SNIPPETS = [(rule, name, code) for rule, by in FRAMEWORK_FIXES.items() for name, code in by.items()]
@@ -206,6 +207,14 @@ def test_a_division_too_many_is_the_only_one_where_the_window_divides(name: str,
     (finding,) = (f for f in judged(steps).findings if f.rule == "reduction.double_division")
     assert finding.fix == fix
     assert "whole window\n# counts not at all" in fixes.DIVIDED_ONCE
+
+
+def test_a_division_of_the_gradients_too_many_is_named_as_that() -> None:
+    divided = record([term(10, 1 / 40)] * 4, post_factor=1 / 4)
+    findings = judged([facts(divided, config={"framework": "lightning"})]).findings
+    (finding,) = (f for f in findings if f.rule == "reduction.double_division")
+    assert "one division by K too many, of the gradients after backward: " in finding.summary
+    assert finding.fix == FIX_OF_GRADIENTS
 
 
 def test_a_division_too_many_is_by_k_or_by_as_many_ranks() -> None:
