@@ -93,6 +93,18 @@ def test_a_backward_whose_gradients_no_step_applies_may_measure_them(
     assert finding is not None and finding.severity == severity
 
 
+def test_a_divisor_that_counts_what_was_discarded_is_no_other_mistake() -> None:
+    """A sum over the tokens of a whole window, of which a part was zeroed."""
+    windows = []
+    for number, (lost, left) in enumerate(((30, 10), (20, 25), (40, 15)), 1):
+        counts = (lost, 5, left)
+        sent = record([term(n, 1 / sum(counts), reduction="sum") for n in counts], number)
+        sent.micro_batches[2].fresh = True
+        windows.append(facts(sent))
+    (finding,) = judged(windows).findings
+    assert finding.rule == "loop.discarded_microbatches"
+
+
 def zeroing(ranks: tuple[int, ...], of: int, held: int, zeroed: int = 1) -> StepFacts:
     """These ranks have zeroed micro-batches before those that are applied; the others hold 2."""
     records = []

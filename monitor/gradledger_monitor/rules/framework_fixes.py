@@ -33,9 +33,12 @@ if (batch_idx + 1) % K == 0:
     optimizer.step()
     optimizer.zero_grad()                      # once per window"""
 
-_TRAINER = """\
+_ZEROED_BY_TRAINER = """\
 # The Trainer zeroes the gradients after each step: no zero_grad in training_step or in a callback.
-def training_step(self, model, inputs, num_items_in_batch=None):
+"""
+
+_TRAINER = f"""\
+{_ZEROED_BY_TRAINER}def training_step(self, model, inputs, num_items_in_batch=None):
     return super().training_step(model, inputs, num_items_in_batch)"""
 
 # of LightningModules: of what synchronises too often, and at another micro-batch
@@ -57,7 +60,10 @@ with fabric.no_backward_sync(model, enabled=not last):
     fabric.backward(compute_loss(model, batch))"""
 
 FRAMEWORK_FIXES: dict[str, dict[str, str]] = {
-    "loop.discarded_microbatches": {"accelerate": _ACCUMULATE},
+    "loop.discarded_microbatches": {
+        "accelerate": _ACCUMULATE,
+        "transformers": _ZEROED_BY_TRAINER,
+    },
     "loop.losses_added_again": {"accelerate": _ACCUMULATE, "fabric": _LOOP_OF_FABRIC},
     "loop.step_every_microbatch": {
         "accelerate": """\
@@ -82,6 +88,7 @@ if (i + 1) % K == 0:                 # step once per window, not once per micro-
         "lightning": _MANUAL,
         "transformers": _TRAINER,
     },
+    "loop.zeroed_before_step": {"transformers": _ZEROED_BY_TRAINER},
     "scaler.clip_before_unscale": {
         "accelerate": """\
 if accelerator.sync_gradients:

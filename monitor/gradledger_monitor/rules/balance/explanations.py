@@ -63,13 +63,14 @@ from gradledger_monitor.rules.balance.patterns import (
 )
 from gradledger_monitor.rules.balance.several_losses import are_divided_alone, by_losses_together
 from gradledger_monitor.rules.number_text import significant
+from gradledger_monitor.rules.objective_names import counted_tokens
 
 OF_RANKS = (
     ", as many as there are ranks. If it undoes the average over them, which is right only of a "
     "sum that the tokens of all ranks divide, the gradient is {} times too large"
 )
 WITHOUT_TOKENS = "micro-batches of some ranks have no tokens"
-DISCARDED = "the loss is divided by the number of all micro-batches, and some were discarded"
+DISCARDED = "the loss is divided by all micro-batches or their tokens, and some were discarded"
 SHORT = 2  # micro-batches of a first window that may not be whole
 MAY_UNDO_K = (
     "the loss is divided by K, and multiplied by the same number, which undoes the division, or "
@@ -153,11 +154,12 @@ def _fair(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> Dia
 
 
 def _by_discarded(facts: StepFacts, objective: Objective, balance: float) -> Diagnosis | None:
-    """B = k/K, where k of K micro-batches were applied: K divides, and the others were zeroed."""
+    """B = k/K, where k of K micro-batches were applied, or their share of the tokens of K."""
     zeroed, k = len(facts.discarded), facts.micro_batches_of(objective)
-    lost = zeroed or len(facts.left_out_of_second_pass)
+    lost, near = zeroed or len(facts.left_out_of_second_pass), Near(balance, facts.tolerance)
     divided = (zeroed and k > 1) or is_divided_by(objective, k + lost)  # not an error**2 * 0.5
-    fits = lost and divided and Near(balance, facts.tolerance)(k / (k + lost))
+    n, left = objective.ledger.tokens, counted_tokens(facts.discarded)[0]
+    fits = (lost and divided and near(k / (k + lost))) or (zeroed and near(n / (n + left)))
     return Diagnosis("unmeasured", DISCARDED, objective) if fits else None
 
 
