@@ -76,8 +76,11 @@ def is_scaled_by_loop(facts: StepFacts) -> bool:
 
 
 def divides_after_backward(facts: StepFacts, number: int) -> bool:
-    """Whether the loop divides the gradients by that after backward, without clipping."""
-    if facts.factor_unmeasured is not None:
+    """Whether the loop divides the gradients by that after backward, without clipping.
+
+    The schedule of a pipeline does it for the loop.
+    """
+    if facts.factor_unmeasured is not None or facts.record.pipeline:
         return False
     return Near(_factor_of_loop(facts), facts.tolerance)(1 / number)
 
