@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from gradledger_monitor.model.findings import Outcome
+from collections.abc import Mapping
+
+from gradledger_monitor.model.findings import Outcome, Withdrawal
 from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.model.ranks.manual_all_reduce import ManualAllReduce
 from gradledger_monitor.model.step_facts import StepFacts
@@ -11,6 +13,7 @@ from gradledger_monitor.rules.balance.after_backward import multiplied_later
 from gradledger_monitor.rules.balance.evidence import Near, is_reduced_by_mean
 from gradledger_monitor.rules.balance.patterns import NORMALISED
 from gradledger_monitor.rules.ddp.common import unwaited
+from gradledger_monitor.rules.definition import DEFAULTS
 from gradledger_monitor.rules.framework_fixes import framework
 from gradledger_monitor.rules.gradient_scale_effects import constant_factor_effect
 from gradledger_monitor.rules.number_text import significant
@@ -48,6 +51,7 @@ from gradledger_monitor.rules.rule import (
     not_applicable,
     not_measured,
 )
+from gradledger_monitor.rules.state import declare
 
 FIX = ONE_WORLD_SIZE_MORE["ranks"]
 
@@ -141,6 +145,11 @@ SEVERAL_LOSSES = (
     "gradients of parameters outside the wrapper are divided by another number; which of "
     "several losses they belong to is not known"
 )
+MAY_ADD_CHANGES_UP = (
+    "each rank steps on its own gradients, which are as small as a sum over the ranks needs them, "
+    "and their models become equal without being averaged: whether the loop adds up the changes of "
+    "all ranks is not known"
+)
 BALANCE_OFF_BY_RANKS = Precondition("the balance of several ranks is off", _no_mistake_of_ranks)
 
 
@@ -180,7 +189,8 @@ class WorldSize(Rule):
     **When it is silent**
 
     One rank; ``sum / N * R`` under averaging DDP, which is right; the run declares the factor
-    with ``scale=``.
+    with ``scale=``. Ranks that step on their own gradients may add up the changes of their models:
+    once these become equal without being averaged, an earlier finding is withdrawn (not measured).
 
     **Incidents**
 
@@ -189,9 +199,17 @@ class WorldSize(Rule):
 
     points_at = ("loss", "backward")
     precondition = BALANCE_OFF_BY_RANKS
+    state = declare(_equalised=bool)
+
+    def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
+        super().__init__(thresholds)
+        self._equalised = False  # the ranks' models became equal: no average, and no copy
 
     def evaluate(self, window: Window) -> Outcome:
         """B = R or 1/R."""
+        exchange = window.facts.exchange
+        if exchange is not None and exchange.equal:
+            self._equalised |= exchange.mixture not in ("average", "copy")
         scale = scale_of_parts(window.facts)
         if scale is not None:
             return not_measured(SUM_MULTIPLIED.format(significant(scale)))
@@ -219,6 +237,8 @@ class WorldSize(Rule):
         loop_factor = window.facts.all_reduce_factor
         times = significant(max(excess, 1 / excess))
         if excess < 1 and _steps_alone(window.facts):
+            if self._equalised:
+                return Withdrawal("not_measured", MAY_ADD_CHANGES_UP)
             return _not_added_up(window, excess)
         return finding(
             "warning",
