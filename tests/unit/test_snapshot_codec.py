@@ -67,6 +67,26 @@ def local_sgd() -> tuple[RunInfo, list[ArrivedStep]]:
     return info, steps
 
 
+def changes_added_up() -> tuple[RunInfo, list[ArrivedStep]]:
+    """Ranks with a balance of 1/R whose models become equal, as if each added the others' changes.
+
+    None of them has this model before, and it is not their average.
+    """
+    info, steps = incident(INCIDENTS["reduction/averaged_once_more"])
+    for one in steps:
+        one.records = {
+            rank: msgspec.structs.replace(
+                record,
+                models=schema.Samples(
+                    after_backward=[n + rank / 4 for n in range(1, 7)],
+                    at_step=[n + (n % 4) / 2 for n in range(1, 7)],
+                ),
+            )
+            for rank, record in one.records.items()
+        }
+    return info, steps
+
+
 def restored(state: RunState, info: RunInfo) -> RunState:
     """Another state, restored from a snapshot of this one."""
     other = RunState(info, generation=state.generation)
@@ -114,7 +134,7 @@ def test_the_recorded_scripts_change_the_state_of_every_rule_that_has_one() -> N
     fresh = RunState(RUN)
     fresh.add_step(ArrivedStep(0, 1, 1.0, {0: schema.StepRecord(optimizer=0, step=1, time=1.0)}))
     (untouched,), moved = rules_of(fresh), set[str]()
-    for info, steps in [*map(incident, INCIDENTS.values()), local_sgd()]:
+    for info, steps in [*map(incident, INCIDENTS.values()), local_sgd(), changes_added_up()]:
         state = RunState(info)
         for one in steps:
             state.add_step(one)
