@@ -142,6 +142,7 @@ step_records = st.builds(
         records.Samples, after_backward=samples_of, at_step=samples_of, with_cleared=samples_of
     ),
     before_hooks=st.booleans(),
+    exchanges=st.booleans(),
     own_sums=st.booleans(),
     models=st.none() | st.builds(records.Samples, after_backward=samples_of, at_step=samples_of),
     averaging=st.booleans(),

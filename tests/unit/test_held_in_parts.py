@@ -122,6 +122,32 @@ def test_without_an_exchange_another_divisor_may_be_meant() -> None:
     assert accused(judged([step])) == {}
 
 
+def one_expert_on_each(factor: float, exchanges: bool) -> StepFacts:
+    """The rest is averaged over four ranks; ``factor`` is that on the gradient of each expert."""
+    sent = ranks(0.25, 0.25, exchanges=exchanges)
+    for rank, step in enumerate(sent):
+        assert step.samples is not None
+        step.samples.at_step[3:] = added(EXPERTS, [rank], factor)
+        step.replica = Replica(2, [0, 1], [5.0, float(rank)], [[4], [4]])
+    return facts(*sent)
+
+
+def test_an_expert_of_one_rank_has_the_tokens_of_all_ranks_that_send_them() -> None:
+    right = one_expert_on_each(0.25, exchanges=True)
+    assert right.ledger is not None and right.ledger.balance == pytest.approx(1)
+    assert accused(judged([right])) == {}
+    evaluation = judged([one_expert_on_each(1, exchanges=True)])
+    (finding,) = (f for f in evaluation.findings if f.rule == WORLD)
+    assert "4 times too large" in finding.summary and "(0; 1; 2; 3)" in finding.summary
+
+
+@pytest.mark.parametrize("factor", [0.25, 1])
+def test_what_one_rank_has_alone_may_be_its_own_where_no_tokens_are_sent(factor: float) -> None:
+    step = one_expert_on_each(factor, exchanges=False)
+    assert step.ledger is None
+    assert WORLD not in accused(judged([step]))
+
+
 def after(
     first: tuple[float, ...], then: tuple[float, ...], combined: tuple[list[int], ...] = ()
 ) -> list[StepFacts]:

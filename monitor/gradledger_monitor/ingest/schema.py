@@ -311,6 +311,7 @@ class StepRecord(Struct, gc=False, kw_only=True, omit_defaults=True, tag="step")
     excluded: Count | None = None
     samples: Samples | None = None
     before_hooks: bool = False
+    exchanges: bool = False
     own_sums: bool = False
     shares: Samples | None = None
     own_shares: bool = False

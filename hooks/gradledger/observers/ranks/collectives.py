@@ -47,6 +47,7 @@ from gradledger.observers.ranks.local_gradients import (
 )
 from gradledger.observers.ranks.process_groups import (
     FrozenByWrapper,
+    describe_apart,
     groups_by_parameter,
     leave_a_turn,
     sequence_number,
@@ -65,8 +66,6 @@ REJOINED = (
     "ranks with fewer batches leave `Join` early, and take fewer steps: from the second `Join` on, "
     "the steps of one number may not be the same on all ranks"
 )
-APART = "DDP averages some parameters over other ranks than the rest, or not at all"
-
 USES_OF_A_WORK = ("wait", "is_completed", "synchronize", "get_future")
 FSDP1 = "torch.distributed.fsdp.fully_sharded_data_parallel"
 
@@ -104,6 +103,7 @@ class Collectives(Observer):
         # a module may hold plain tensors in their place.
         self._fsdp: weakref.WeakKeyDictionary[Any, frozenset[int]] = weakref.WeakKeyDictionary()
         self._fsdp2 = False  # whether FSDP2 has run a backward
+        self._exchanges = False  # whether an all-to-all has run inside a backward
         self._held = fsdp2.HeldGradients()
         self._local = LocalGradients(type(self).__name__)
         # By module that is not imported yet: class, method and wrapper.
@@ -135,6 +135,9 @@ class Collectives(Observer):
         for name in ("allreduce", "allreduce_coalesced"):
             if name in vars(dist.ProcessGroup):
                 self.patch(dist.ProcessGroup, name, self._wrap_all_reduce, virtual=True)
+        for name in ("alltoall", "alltoall_base", "all_to_all_single"):
+            if name in vars(dist.ProcessGroup):
+                self.patch(dist.ProcessGroup, name, self._wrap_all_to_all, virtual=True)
         self.patch(dist.ProcessGroup, "barrier", self._wrap_wait, virtual=True)
         for name in USES_OF_A_WORK:
             self.patch(dist.Work, name, self._wrap_wait, virtual=True)
@@ -212,6 +215,17 @@ class Collectives(Observer):
             return work
 
         return all_reduce
+
+    def _wrap_all_to_all(self, original: Any) -> Any:
+        def all_to_all(group: Any, /, *args: Any, **kwargs: Any) -> Any:
+            self.run_guarded(self._note_exchange)
+            return original(group, *args, **kwargs)
+
+        return all_to_all
+
+    def _note_exchange(self) -> None:
+        """Tokens that ranks have exchanged send their gradients back in the backward."""
+        self._exchanges |= self._backwards.current() is not None
 
     def _sample_reduced(self, tensors: Any = ()) -> Deferred | None:
         wrapped = self._has_wrapper or self._fsdp2  # FSDP2 reduces on another stream
@@ -356,14 +370,14 @@ class Collectives(Observer):
         step.fields.update(self._fields_of(window))
         if any("HYBRID" in str(module.sharding_strategy) for module in self._fsdp):
             step.missing["norm"] = "FSDP's hybrid sharding: several ranks hold each part"
-        step.fields["sync"] = self._sync(step)
+        step.fields["sync"], step.fields["exchanges"] = self._sync(step), self._exchanges
         if "wrapper" not in step.fields and running is None:
             step.fields |= self._works.describe(window, self._thread.reduced)
         self._held.add_to(step, window)
         fsdp2.describe(step)
         sizes = self._apart.get(id(window))
         if sizes is not None and (step.fields["sync"] == "averaged" or not sizes):
-            _describe_apart(step, sizes)
+            describe_apart(step, sizes)
         joined = {divides_by(module, window) for module in self._joins} - {None}
         if len(joined) == 1 and step.fields["sync"] == "averaged":
             step.fields["join"] = joined.pop()
@@ -478,18 +492,3 @@ def _combines_outside(step: OpenStep) -> bool:
     outside the wrapper, or of other groups of ranks."""
     beyond = step.fields.get("outside") or step.fields.get("data_group")
     return bool(beyond and step.fields.get("collectives_after"))
-
-
-def _describe_apart(step: OpenStep, sizes: list[int]) -> None:
-    """Some parameters are averaged over other ranks than the rest, such as experts.
-
-    If the ranks exchange activations, the gradients of all parameters come from the tokens of all
-    ranks, and should be divided by one number. A backward without synchronisation shows it.
-    """
-    if sizes != [dist.get_world_size()]:
-        step.missing["replica"] = APART
-    held_back = (c.micro_batch for c in step.micro_batches if c.micro_batch.wrapper == "no_sync")
-    if len(sizes) > 1 and any(micro_batch.collectives for micro_batch in held_back):
-        step.fields["divisors"] = [float(size) for size in sizes]
-    else:
-        step.missing["post_factor"] = APART

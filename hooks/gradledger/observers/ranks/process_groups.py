@@ -5,13 +5,18 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
+
+if TYPE_CHECKING:
+    from gradledger.capture.open_records import OpenStep
 
 FrozenByWrapper = weakref.WeakKeyDictionary[Any, list[Any]]
 
 TURN = 0.02  # seconds; a thread that waits for the GIL requests it every 5 ms
+
+APART = "DDP averages some parameters over other ranks than the rest, or not at all"
 
 world: Any = getattr(dist.distributed_c10d, "_world", None) if dist.is_available() else None
 
@@ -65,3 +70,18 @@ def groups_by_parameter(
             elif replaced or id(parameter) in wrapped:
                 groups[id(parameter)] = ranks
     return groups
+
+
+def describe_apart(step: OpenStep, sizes: list[int]) -> None:
+    """Some parameters are averaged over other ranks than the rest, such as experts.
+
+    If the ranks exchange activations, the gradients of all parameters come from the tokens of all
+    ranks, and should be divided by one number. A backward without synchronisation shows it.
+    """
+    if sizes != [dist.get_world_size()]:
+        step.missing["replica"] = APART
+    held_back = (c.micro_batch for c in step.micro_batches if c.micro_batch.wrapper == "no_sync")
+    if len(sizes) > 1 and any(micro_batch.collectives for micro_batch in held_back):
+        step.fields["divisors"] = [float(size) for size in sizes]
+    else:
+        step.missing["post_factor"] = APART

@@ -10,7 +10,7 @@ numbers must be equal.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from gradledger_monitor.ingest.schema import Replica, StepRecord
@@ -39,7 +39,7 @@ class Parts(NamedTuple):
 
     of_all: float
     of_groups: float
-    groups: list[list[int]]  # of ranks by their index; at least two in each
+    groups: list[list[int]]  # of ranks by their index
 
 
 def hold_different(of_ranks: Iterable[Replica | None]) -> bool:
@@ -65,6 +65,11 @@ def exchange_activations(rows: Sequence[StepRecord]) -> bool:
     if constant or any(None in each for each in prints):
         return False
     return inside and after and len(set(prints)) == len(rows)
+
+
+def exchange_tokens(records: Mapping[int, StepRecord]) -> bool:
+    """Whether the ranks send parts of a batch to each other, as tokens to their experts."""
+    return all(record.exchanges for record in records.values())
 
 
 def inside_backward(rows: Sequence[StepRecord]) -> str:
@@ -102,10 +107,13 @@ def _is_sum_of_equals(factor: float) -> bool:
     return whole and round(factor) > 1
 
 
-def parts_of(before: Rows, applied: Rows, tolerance: float, factor_of: FactorOf) -> Parts | None:
+def parts_of(
+    before: Rows, applied: Rows, tolerance: float, factor_of: FactorOf, least: int = 2
+) -> Parts | None:
     """What was combined over all ranks, and what over groups of them; None if nothing shows it.
 
-    ``factor_of`` returns by what a sum of rows was multiplied.
+    ``factor_of`` returns by what a sum of rows was multiplied. A group has at ``least`` so many
+    ranks: where ranks do not send tokens to each other, what one has alone may be its own model.
     """
     columns = range(len(applied[0]))
     shared = [i for i in columns if are_equal([row[i] for row in applied], tolerance)]
@@ -113,7 +121,7 @@ def parts_of(before: Rows, applied: Rows, tolerance: float, factor_of: FactorOf)
     of_all = factor_of(_at(shared, before), _at(shared, applied)[0])
     own, left = _at(held, before), _at(held, applied)
     groups = _equal_rows(left, tolerance)
-    if of_all is None or min(map(len, groups)) < 2 or len(set(map(len, groups))) > 1:
+    if of_all is None or min(map(len, groups)) < least or len(set(map(len, groups))) > 1:
         return None
     factors = [factor_of([own[i] for i in group], left[group[0]]) for group in groups]
     measured = [factor for factor in factors if factor is not None]

@@ -160,7 +160,7 @@ def infer(records: RecordsByRank) -> ManualAllReduce | None:
         result = dataclasses.replace(result, unequal=())  # such as a factor for some parameters
     if result.reason == DIFFERENT:
         exchange = held_in_parts.exchange_activations(rows)
-        result = _by_parts(list(records), samples, clippings, tolerance, exchange) or result
+        result = _by_parts(records, samples, clippings, tolerance, exchange) or result
     if not result.is_known:
         other = held_in_parts.hold_different(r.replica for r in rows)
         if other and result == ManualAllReduce(reason=result.reason):
@@ -408,7 +408,7 @@ def _by_two_factors(before: Rows, applied: list[float], tolerance: float) -> Man
 
 
 def _by_parts(
-    ranks: list[int],
+    records: RecordsByRank,
     samples: list[Samples],
     clippings: list[float],
     tolerance: float,
@@ -420,9 +420,10 @@ def _by_parts(
     which a loop may mean to divide by another number.
     """
     before, at_step = values_of(samples)
-    applied = [[v / c for v in values] for values, c in zip(at_step, clippings, strict=True)]
+    applied = [[v / c for v in row] for row, c in zip(at_step, clippings, strict=True)]
+    ranks, least = list(records), 1 if exchange and held_in_parts.exchange_tokens(records) else 2
     parts = held_in_parts.parts_of(
-        before, applied, tolerance, lambda b, a: sum_of(b, a, tolerance).factor
+        before, applied, tolerance, lambda b, a: sum_of(b, a, tolerance).factor, least
     )
     if parts is None:
         return None
