@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gradledger.records import Layers, Replica, Samples, StepRecord
+from gradledger.records import Event, Layers, Replica, Samples, StepRecord
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.ddp.replicas import Replicas
 from helpers.facts import accused, facts, judged, record, term
@@ -139,6 +139,19 @@ def test_an_expert_of_one_rank_has_the_tokens_of_all_ranks_that_send_them() -> N
     evaluation = judged([one_expert_on_each(1, exchanges=True)])
     (finding,) = (f for f in evaluation.findings if f.rule == WORLD)
     assert "4 times too large" in finding.summary and "(0; 1; 2; 3)" in finding.summary
+
+
+def test_experts_of_ranks_that_clip_by_their_own_norms_are_not_measured() -> None:
+    """The copies of the rest are multiplied by another number on each rank, and drift."""
+    sent = ranks(0.25, 0.25, exchanges=True)
+    for rank, step in enumerate(sent):
+        coefficient = 0.5 + 0.1 * rank
+        step.events = [Event("clip_norm", after=1, limit=1.0, norm=1 / coefficient)]
+        step.norm = 1.0
+        assert step.samples is not None
+        step.samples.at_step[3:] = added(EXPERTS, [rank], 0.25)
+        step.samples.at_step = [coefficient * value for value in step.samples.at_step]
+    assert facts(*sent).ledger is None
 
 
 @pytest.mark.parametrize("factor", [0.25, 1])

@@ -112,8 +112,8 @@ def parts_of(
 ) -> Parts | None:
     """What was combined over all ranks, and what over groups of them; None if nothing shows it.
 
-    ``factor_of`` returns by what a sum of rows was multiplied. A group has at ``least`` so many
-    ranks: where ranks do not send tokens to each other, what one has alone may be its own model.
+    ``factor_of`` returns by what a sum of rows was multiplied. ``least``: ranks in a group.
+    Where ranks do not send tokens to each other, what one has alone may be its own model.
     """
     columns = range(len(applied[0]))
     shared = [i for i in columns if are_equal([row[i] for row in applied], tolerance)]

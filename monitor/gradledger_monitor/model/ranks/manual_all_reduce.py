@@ -158,9 +158,8 @@ def infer(records: RecordsByRank) -> ManualAllReduce | None:
             result, tolerance = dataclasses.replace(rough, rounded=True), tolerances.SAMPLE_HALF
     if result.unequal and not all(map(_reduces_twice, rows)):
         result = dataclasses.replace(result, unequal=())  # such as a factor for some parameters
-    if result.reason == DIFFERENT:
-        exchange = held_in_parts.exchange_activations(rows)
-        result = _by_parts(records, samples, clippings, tolerance, exchange) or result
+    if result.reason == DIFFERENT and are_equal(clippings, tolerance):  # else all copies drift
+        result = _by_parts(records, samples, clippings, tolerance) or result
     if not result.is_known:
         other = held_in_parts.hold_different(r.replica for r in rows)
         if other and result == ManualAllReduce(reason=result.reason):
@@ -412,15 +411,15 @@ def _by_parts(
     samples: list[Samples],
     clippings: list[float],
     tolerance: float,
-    exchange: bool,
 ) -> ManualAllReduce | None:
     """What was done to parameters of all ranks and to those that groups hold; None if unproved.
 
-    If the ranks do not ``exchange`` activations, the tokens of a group alone make its gradients,
+    If the ranks do not exchange activations, the tokens of a group alone make its gradients,
     which a loop may mean to divide by another number.
     """
     before, at_step = values_of(samples)
     applied = [[v / c for v in row] for row, c in zip(at_step, clippings, strict=True)]
+    exchange = held_in_parts.exchange_activations(list(records.values()))
     ranks, least = list(records), 1 if exchange and held_in_parts.exchange_tokens(records) else 2
     parts = held_in_parts.parts_of(
         before, applied, tolerance, lambda b, a: sum_of(b, a, tolerance).factor, least
