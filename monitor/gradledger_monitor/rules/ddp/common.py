@@ -54,12 +54,20 @@ def combines_nothing(facts: StepFacts) -> bool:
 
 def _not_combined(window: Window) -> Outcome | None:
     """The outcome for one rank, or for ranks that are not seen to combine gradients."""
-    facts = window.facts
-    alone = combines_nothing(facts) and not facts.missing_ranks
-    return _not_parallel(window) or (not_applicable(NOT_COMBINED) if alone else None)
+    facts, records = window.facts, window.facts.records.values()
+    unmet = _not_parallel(window)
+    if unmet or facts.missing_ranks or facts.record.wrapper or facts.all_reduce is not None:
+        return unmet
+    if combines_nothing(facts):
+        return not_applicable(NOT_COMBINED)
+    alone = all(record.sync == "none" for record in records)
+    return not_applicable(NOT_SEEN_TO_COMBINE) if alone else None
 
 
 NOT_COMBINED = "no wrapper and no collective combines the gradients of the ranks"
+NOT_SEEN_TO_COMBINE = (
+    "no wrapper combines the gradients of the ranks, and no collective is seen to combine them"
+)
 NO_STEP = not_applicable("no step, and no change of the models")
 SEVERAL_RANKS_TO_THE_END = Precondition(
     "several ranks train together, or average their models at the end", _without_models, ended=True
