@@ -26,7 +26,8 @@ CONFIGURED = {
     "trainer": "transformers",
 }
 COST = "ddp.missing_no_sync"  # Lightning's manual backward communicates; the gradient is the same
-IMPORTED = ("accelerate", "lightning.pytorch", "transformers.trainer")  # by the programs
+# By the programs, and by what watches them.
+IMPORTED = ("accelerate", "lightning.pytorch", "transformers.trainer", "museum.fixes.proof")
 
 
 @pytest.fixture(scope="module")

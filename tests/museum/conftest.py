@@ -11,7 +11,7 @@ from museum.stage import Stage
 
 @pytest.fixture(scope="session")
 def stage() -> Iterator[Stage]:
-    """It imports torch at its start."""
-    one = Stage()
+    """It imports torch and the checks at its start."""
+    one = Stage(["museum.fixes.proof"])
     yield one
     one.close()

@@ -18,6 +18,8 @@ from museum.truth.seen import Step
 
 Testimony = dict[str, Any]
 
+LABELS = {piece.script: piece.label for piece in collection()}
+
 
 @dataclass(frozen=True)
 class Check:
@@ -74,5 +76,5 @@ CHECKS = {
 
 def testify(script: Path, names: dict[str, Any], steps: list[Step]) -> Testimony:
     """What the check of the script's label wants to know."""
-    label = next(piece.label for piece in collection() if piece.script == script)
+    label = LABELS[script]
     return CHECKS[label.evidence].tell(label, names, steps)
