@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,6 @@ import pytest
 from museum.stage import Stage
 from oracle.drawing import draw
 from oracle.metamorphic import RELATIONS, Relation, answer, violation
-from oracle.run import IMPORTED
 from oracle.writing import script
 
 ROOT = Path(__file__).parents[2]
@@ -24,13 +22,6 @@ PUBLIC = [
 ]
 BY_NAME = {relation.name: relation for relation in RELATIONS}
 ORDER, CONSTANT, SPLIT, RANKS, AUXILIARY = RELATIONS
-
-
-@pytest.fixture(scope="module")
-def stage() -> Iterator[Stage]:
-    started = Stage(IMPORTED)
-    yield started
-    started.close()
 
 
 @pytest.mark.parametrize("name", BY_NAME)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -30,19 +30,12 @@ from oracle.observing import Columns, Observed
 from oracle.outcome import Outcome, outcome
 from oracle.program import DIMENSIONS, STEPS, Program
 from oracle.report import wilson
-from oracle.run import IMPORTED, PlayedProgram, outcome_of, play
+from oracle.run import PlayedProgram, outcome_of, play
 from oracle.shrinking import shrunk
 from oracle.truth import Truth, truth_of
 from oracle.writing import script
 
 SIMPLEST = Program(5, **{name: next(iter(weights)) for name, weights in DIMENSIONS.items()})
-
-
-@pytest.fixture(scope="module")
-def stage() -> Iterator[Stage]:
-    started = Stage(IMPORTED)
-    yield started
-    started.close()
 
 
 # For the numbers of tokens of the micro-batches of one rank: the weight of a token in each of them.
