@@ -41,13 +41,11 @@ with two_ranks() as rank:
 
 @pytest.mark.parametrize(("factor", "rules"), [("1", {"reduction.world_size"}), ("0.5", set())])
 def test_a_sum_that_a_hook_of_the_step_waits_for_is_named(
-    factor: str, rules: set[str], tmp_path: Path
+    stage: Stage, factor: str, rules: set[str], tmp_path: Path
 ) -> None:
     script = tmp_path / "loop.py"
     script.write_text(LOOP.replace("FACTOR", factor))
-    stage = Stage()
     played = stage.play(script, ranks=2)
-    stage.close()
     assert not played.failed, played.printed
     evaluation = judged(facts_of(played.recorded))
     assert {f.rule for f in evaluation.findings} == rules
