@@ -58,7 +58,7 @@ CHOICES = RuleOverrides(
     | {"clip.always_engaged": {"span": 3, "share": 0.0}}
 )
 LONGEST_INT = 2**63 - 1
-DRAWN = set[str]()  # most windows share most of their series: each is drawn once
+SHOWN = set[str]()  # most runs share most of their windows and series: each is shown once
 
 Step = dict[int, schema.StepRecord]
 ANY_STEP = st.one_of(plausible_steps(), plausible_steps(), plausible_steps(), accepted_steps)
@@ -93,7 +93,8 @@ def check(info: RunInfo, steps: Sequence[Step], evaluated: dict[str, dict[int, f
         assert row.failure is None
         assert isinstance(seen, StepFacts)
         rows.append(row)
-        check_page(seen)
+        if is_new((info, number, records)):
+            check_page(seen)
     state.add_inactivity(0, len(steps), Inactivity(100.0, [0], 3))
     check_judgement(state.result())
     assert 0 <= state.position.tokens <= LONGEST_INT
@@ -135,9 +136,16 @@ def check_charts(rows: Sequence[EvaluatedStep]) -> None:
     for figure in rows[0].metrics if rows else ():
         values = [row.metrics[figure] for row in rows]
         json.loads(msgspec.json.encode(values), parse_constant=no_constant)
-        if (drawing := repr((figure, values))) not in DRAWN:
-            DRAWN.add(drawing)
+        if is_new((figure, values)):
             draw(figure, steps, values)
+
+
+def is_new(shown: object) -> bool:
+    """Whether it is asked for the first time."""
+    text = repr(shown)
+    new = text not in SHOWN
+    SHOWN.add(text)
+    return new
 
 
 def draw(figure: str, steps: list[int], values: list[float | None]) -> None:
