@@ -1,4 +1,4 @@
-"""What reduction.world_size states of ranks that hold parts of a model."""
+"""What reduction.world_size states of ranks that combine parts of a model differently."""
 
 from __future__ import annotations
 
@@ -16,6 +16,12 @@ for parameter in model.parameters():       # after the last backward
     dist.all_reduce(parameter.grad, group=holders(parameter))    # the ranks with a copy
     parameter.grad /= dist.get_world_size()       # all ranks, whose tokens reach each expert"""
 
+FIX_ONCE = """\
+# after the last backward; model.parameters() has tied weights once, that of each module twice
+for parameter in model.parameters():
+    dist.all_reduce(parameter.grad)
+    parameter.grad *= factor               # the same number for all of them"""
+
 SUM_MULTIPLIED = (
     "inside backward, an autograd function multiplies a sum over the ranks by {}: whether "
     "something in the forward calls for it, such as a mean over the ranks, is not known"
@@ -30,7 +36,12 @@ def scale_of_parts(facts: StepFacts) -> float | None:
     return next((s for s in scales_of_parts(facts.record) if any(n(s) for n in of_ranks)), None)
 
 
-def of_parts(all_reduce: ManualAllReduce) -> Outcome:
+def of_unequal(all_reduce: ManualAllReduce, ranks: int) -> Outcome:
+    """The loop multiplies the ranks' gradients of some parameters by another number."""
+    return _of_parts(all_reduce) if all_reduce.parts else _twice(all_reduce, ranks)
+
+
+def _of_parts(all_reduce: ManualAllReduce) -> Outcome:
     of_all, of_groups = all_reduce.unequal
     groups = "; ".join(", ".join(map(str, group[:8])) for group in all_reduce.parts[:8])
     size = "large" if of_groups > of_all else "small"
@@ -46,4 +57,19 @@ def of_parts(all_reduce: ManualAllReduce) -> Outcome:
         FIX_PARTS,
         factors=list(all_reduce.unequal),
         groups=[list(group) for group in all_reduce.parts[:16]],
+    )
+
+
+def _twice(all_reduce: ManualAllReduce, ranks: int) -> Outcome:
+    low, high = map(significant, all_reduce.unequal)
+    return finding(
+        "warning",
+        f"Some gradients are {ranks} times as large as the rest, as if all-reduced twice",
+        f"The loop multiplies the sum of the ranks' gradients by {low} in some parameters and by "
+        f"{high} in others: {ranks} times as much, which is the number of ranks. An all-reduce "
+        "that has some parameters twice, such as tied weights, does this: the loop all-reduces "
+        "more numbers than the gradients have.",
+        FIX_ONCE,
+        factors=list(all_reduce.unequal),
+        world_size=ranks,
     )

@@ -39,7 +39,7 @@ from gradledger_monitor.rules.reduction.fixes import (
 )
 from gradledger_monitor.rules.reduction.parts_of_a_model import (
     SUM_MULTIPLIED,
-    of_parts,
+    of_unequal,
     scale_of_parts,
 )
 from gradledger_monitor.rules.rule import (
@@ -108,12 +108,6 @@ FIX_OUTSIDE = """\
 # after the last backward, for each parameter p outside the wrapper:
 dist.all_reduce(p.grad)
 p.grad /= dist.get_world_size()"""
-
-FIX_ONCE = """\
-# after the last backward; model.parameters() has tied weights once, that of each module twice
-for parameter in model.parameters():
-    dist.all_reduce(parameter.grad)
-    parameter.grad *= factor               # the same number for all of them"""
 
 FIX_COPIES = """\
 for parameter in experts.parameters():    # of the wrapper over fewer ranks, before the step
@@ -222,7 +216,7 @@ class WorldSize(Rule):
             return _unequal_divisors(divisors, window.facts.record.wrapper == "ddp")
         unequal = _unequal(window.facts)
         if unequal is not None:
-            return of_parts(unequal) if unequal.parts else _twice(unequal, ranks)
+            return of_unequal(unequal, ranks)
         added = diagnosed(window, "term_world")
         if added is not None and added.objective is not None:
             return _added(window, added.objective)
@@ -326,21 +320,6 @@ def _unequal_divisors(divisors: list[float], by_ddp: bool) -> Outcome:
         "is divided by, some parameters get a gradient of another size than the others.",
         FIX_COPIES if by_ddp else FIX_ALL_DIVISORS,
         divisors=divisors[:16],
-    )
-
-
-def _twice(all_reduce: ManualAllReduce, ranks: int) -> Outcome:
-    low, high = map(significant, all_reduce.unequal)
-    return finding(
-        "warning",
-        f"Some gradients are {ranks} times as large as the rest, as if all-reduced twice",
-        f"The loop multiplies the sum of the ranks' gradients by {low} in some parameters and by "
-        f"{high} in others: {ranks} times as much, which is the number of ranks. An all-reduce "
-        "that has some parameters twice, such as tied weights, does this: the loop all-reduces "
-        "more numbers than the gradients have.",
-        FIX_ONCE,
-        factors=list(all_reduce.unequal),
-        world_size=ranks,
     )
 
 
