@@ -297,6 +297,10 @@ FRAMEWORKS = {
         "scheduler.step_every_microbatch",
         "scheduler.step_every_microbatch.FIX",
     ),
+    "fabric_stepped_before_the_last": (
+        "loop.grads_not_zeroed",
+        "loop.grads_not_zeroed.FIX_APART",
+    ),
     "fabric_stepped_twice": ("loop.double_step", "loop.double_step.FIX"),
     "fabric_steps_each": ("loop.step_every_microbatch", _of("step_every_microbatch", "fabric")),
     "fabric_short_window": (_PARTIAL, f"{_SHORT}[fabric]"),
