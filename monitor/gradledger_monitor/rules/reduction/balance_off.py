@@ -5,6 +5,7 @@ from __future__ import annotations
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.rules.balance.evidence import Idle, Near, without_tokens
 from gradledger_monitor.rules.balance.patterns import wrong_balances
+from gradledger_monitor.rules.framework_fixes import framework
 from gradledger_monitor.rules.gradient_scale_effects import intermittent_factor_effect
 from gradledger_monitor.rules.number_text import counted, significant
 from gradledger_monitor.rules.objective_names import objective_name
@@ -17,7 +18,7 @@ from gradledger_monitor.rules.reduction.common import (
     shows,
     varies,
 )
-from gradledger_monitor.rules.reduction.fixes import of_loop, token_mean
+from gradledger_monitor.rules.reduction.fixes import SUM_OVER_WINDOW, token_mean
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding
 
 FIX = """\
@@ -185,11 +186,10 @@ def _of_idle(window: Window, idle: Idle) -> Outcome:
         share = f"{idle.micro_batches} of the {idle.total} micro-batches{of}"
         have = "has" if idle.micro_batches == 1 else "have"
         counts = f"The others are divided by {idle.total} all the same"
-    fix = (
-        of_loop({"ranks": FIX_IDLE}, window.facts)
-        if ranks > 1
-        else token_mean(window.facts, window.balance.objective)
-    )
+    if ranks == 1:
+        fix = token_mean(window.facts, window.balance.objective)
+    else:
+        fix = FIX_IDLE if framework(window.facts.run) == "plain" else SUM_OVER_WINDOW
     joined = window.facts.record.join == "all"
     return finding(
         "warning" if idle.ranks and not joined else "info",
