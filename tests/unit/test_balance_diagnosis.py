@@ -2656,18 +2656,21 @@ def test_a_mean_of_sums_over_samples_is_information(
 
 
 @pytest.mark.parametrize(("elements", "head"), [(4, None), (4, 1), (24, 1)])
-def test_a_sum_that_k_divides_lacks_no_division_unless_k_is_the_number_of_its_rows(
-    elements: int, head: int | None
-) -> None:
-    """The diagonal of a correlation of 4 features: its balance is 4, as many as K divides by.
-
-    The squares of an output of 4 rows may be divided by these.
-    """
+def test_what_divides_a_sum_of_k_rows_may_be_k(elements: int, head: int | None) -> None:
+    """As the diagonal of a correlation of 4 features, or the squares of an output of 4 rows."""
     shape: dict[str, Any] = {"elements": elements, "size": elements, "rows": 4, "head": head}
     loss = term(elements, 1 / 4, "sum", divisors=[4.0], element_weight=1 / 4, **shape)
     loss = dataclasses.replace(loss, kind="SumBackward0")
-    patterns = patterns_of([facts(record([loss] * 4, number)) for number in (1, 2, 3)])
-    assert (patterns[-1].pattern == "missing") is (head is not None)
+    steps = [facts(record([loss] * k, number)) for number, k in enumerate((4, 4, 3), 1)]
+    patterns = patterns_of(steps)
+    assert {each.pattern for each in patterns} == {"unmeasured"}
+    assert "4 alone divides each micro-batch" in patterns[0].reason
+    # another count, which divides, is not K
+    shape |= {"elements": elements + 1, "size": elements + 1, "rows": 5}
+    other = term(elements + 1, 1 / 5, "sum", divisors=[5.0], element_weight=1 / 5, **shape)
+    other = dataclasses.replace(other, kind="SumBackward0")
+    shown = patterns_of([facts(record([other, *[loss] * 3], number)) for number in (1, 2, 3)])
+    assert shown[-1].pattern == "missing"
 
 
 def test_a_weight_of_one_half_is_no_division_of_two_micro_batches_that_k_divides_besides() -> None:

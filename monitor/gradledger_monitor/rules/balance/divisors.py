@@ -13,6 +13,7 @@ from gradledger_monitor.model.tolerances import WEIGHT
 from gradledger_monitor.rules.balance.after_backward import is_left_by_loop
 from gradledger_monitor.rules.balance.episodes import may_be_of_episodes
 from gradledger_monitor.rules.balance.evidence import (
+    BY_INDEX,
     SINGLE,
     Near,
     has_one_term_in_each,
@@ -38,6 +39,11 @@ AS_MANY_MEANS = (
     "each micro-batch adds up as many means as the window has micro-batches, divided by that "
     "number: if they are of several models or heads, K divides the loss, and scale= with that "
     "number declares it; if the division averages them, none by K is left"
+)
+K_OR_COUNT = (
+    "{0} alone divides each micro-batch, which is K and a count of its elements: if it is the "
+    "count, the division by K is missing; if it is K, each micro-batch is a sum; if that is "
+    "intended, declare scale={0}"
 )
 DIVIDED_BY = "Each loss is divided by {}"
 UNDIVIDED_MEANS = (
@@ -135,8 +141,12 @@ def by_number_beside_k(
 
 def _counts(objective: Objective) -> set[float | None]:
     """What an additional mean would divide the losses of the micro-batches by."""
-    terms = [(term.tokens, term.loss_term) for term in objective.terms]
-    return {c for n, loss in terms for c in (n, loss.rows, loss.size, loss.elements)}
+    return {count for term in objective.terms for count in _counts_of(term)}
+
+
+def _counts_of(term: WeightedTerm) -> set[float | None]:
+    loss = term.loss_term
+    return {term.tokens, loss.rows, loss.size, loss.elements}
 
 
 def _means_in_each(objective: Objective) -> int | None:
@@ -204,11 +214,11 @@ def is_mean_over_all_alone(facts: StepFacts, objective: Objective) -> bool:
     Masked ones included. A constant is then a part of each element, below the outermost reduction.
     """
     k = facts.micro_batches_of(objective)
+    if is_divided_by_k_itself(objective, k):
+        return False
     for term in objective.terms:
         loss = term.loss_term
         divisors = [number(divisor) for divisor in loss.divisors]
-        if divisors == [k] and not _has_rows(term, k):  # it is K, which is not missing
-            return False
         by_one = loss.undivided is False and not divisors
         by_size = divisors == [loss.size] and loss.reduction == "none"  # some are selected below
         by_elements = by_one or by_size or divisors == [loss.elements]
@@ -221,15 +231,31 @@ def is_mean_over_all_alone(facts: StepFacts, objective: Objective) -> bool:
     return k > 1 and has_one_term_in_each(objective, k)
 
 
-def is_divided_by_k_itself(objective: Objective, k: int) -> bool:
-    """Whether K alone divides a bare reduction, and is no number of its rows."""
-    alone = is_bare_reduction(objective) and is_divided_by(objective, k)
-    return alone and not all(_has_rows(term, k) for term in objective.terms)
+def is_divided_by_k_itself(objective: Objective, k: float) -> bool:
+    """Whether K alone divides a bare reduction, whose elements have an unknown meaning.
+
+    Those of a function of a cross entropy are tokens: their number divides it.
+    """
+    of_tokens = any((t.loss_term.of or "").startswith(BY_INDEX) for t in objective.terms)
+    return is_bare_reduction(objective) and is_divided_by(objective, k) and not of_tokens
 
 
-def _has_rows(term: WeightedTerm, count: int) -> bool:
-    """Whether that many rows of the loss come from a layer: a matrix of features has no batch."""
-    return term.loss_term.rows == count and term.loss_term.head is not None
+def by_k_or_count(
+    facts: StepFacts, objective: Objective, balance: float, past: Sequence[Closed]
+) -> Diagnosis | None:
+    """One number divides each micro-batch: its count, so that no K does, or K.
+
+    The count may be that of the features of a layer, as of their standard deviations. A window with
+    another K, or other counts, shows which it is; the number may be the K of another window.
+    """
+    k = facts.micro_batches_of(objective)
+    if k == 1 or not Near(balance, facts.tolerance)(k):
+        return None
+    for each in sorted({k, *(closed.micro_batches for closed in wrong_windows(past))}):
+        counted = all(each in _counts_of(term) for term in objective.terms)
+        if counted and is_divided_by_k_itself(objective, each):
+            return Diagnosis("unmeasured", K_OR_COUNT.format(each), objective)
+    return None
 
 
 def is_mean_of_sums(facts: StepFacts, objective: Objective) -> bool:
@@ -278,7 +304,7 @@ def _is_divided_by_its_count_alone(term: WeightedTerm, k: int) -> bool:
     divisors = [number(divisor) or 0.0 for divisor in loss.divisors]
     if loss.reduction == "mean" or loss.kind.startswith("MeanBackward"):
         return bool(loss.undivided) and not divisors
-    counts = {term.tokens, loss.rows, loss.size, loss.elements} - {None, k}
+    counts = _counts_of(term) - {None, k}
     return len(divisors) == 1 and divisors[0] in counts
 
 

@@ -21,6 +21,7 @@ from gradledger_monitor.rules.balance.counts import FOLLOWED, SHOWN, tokens_by_i
 from gradledger_monitor.rules.balance.divisors import (
     are_shares,
     by_divisors_of_micro_batches,
+    by_k_or_count,
     by_mean_over_all,
     by_number_beside_k,
     by_sum_of_means,
@@ -129,6 +130,7 @@ def explain(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> D
         or _by_undivided_mean_of_losses(facts, objective, balance, past)
         or by_divisors_of_micro_batches(facts, objective, balance)
         or by_sum_of_means(facts, objective, balance, past)
+        or by_k_or_count(facts, objective, balance, past)
         or by_mean_over_all(facts, objective, balance)
         or by_number_beside_k(facts, objective, balance, past)
         or _by_earlier_count(facts, objective, balance, past)
