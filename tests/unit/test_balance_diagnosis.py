@@ -34,7 +34,7 @@ from gradledger_monitor.rules.balance.history import (
     OTHER_DIVISOR,
     SCALED_BY_LOOP,
 )
-from gradledger_monitor.rules.balance.masked import CONSTANT_SHARE, MASKED
+from gradledger_monitor.rules.balance.masked import CONSTANT_SHARE, MASKED, MASKED_TOKENS
 from gradledger_monitor.rules.balance.patterns import Closed, Diagnosis, Pattern
 from gradledger_monitor.rules.balance.several_losses import PARTS_OR_TASKS
 from gradledger_monitor.rules.reduction.token_weights_unequal import TokenWeightsUnequal
@@ -1482,7 +1482,8 @@ def test_a_divisor_may_count_the_targets_that_a_mask_leaves_out(
             weight = 1 / sum(n for _, n, _ in targets) if of_window else 1 / (4 * valid)
             losses.append(term(hard, weight, "none", size=size, valid=size if by_mask else valid))
         records.append(record(losses, 1 + step))
-    assert patterns_of([facts(sent) for sent in records])[-1].reason == MASKED
+    reason = patterns_of([facts(sent) for sent in records])[-1].reason
+    assert reason == (MASKED_TOKENS if of_window else MASKED)  # which that contract decides
     declared = patterns_of([facts(sent, contract="token") for sent in records])
     assert declared[-1].pattern == ("wandering" if of_window else "other_divisor")
 
@@ -1507,7 +1508,7 @@ def test_a_divisor_that_is_too_small_in_an_earlier_window_counts_no_more_element
         losses = [term(n, 1 / divisor, "none", size=size, valid=size) for size, n in counts]
         windows.append(facts(record(losses, number)))
     last = patterns_of(windows)[-1]
-    assert last.reason == (MASKED if extra else "")
+    assert last.reason == (MASKED_TOKENS if extra else "")
 
 
 def test_a_count_of_another_loss_that_divides_a_cross_entropy_is_a_choice_or_a_mistake() -> None:

@@ -70,14 +70,17 @@ from gradledger_monitor.rules.balance.history import ONE_MORE, in_usual_unit
 from gradledger_monitor.rules.balance.masked import (
     CONSTANT_SHARE,
     MASKED,
+    MASKED_TOKENS,
     by_ignored_beside,
     constant_beside_padding,
+    counts_all_targets,
     masked_may_count,
     may_count_more,
 )
 from gradledger_monitor.rules.balance.patterns import (
     FAIR,
     NORMALISED,
+    NOT_MEASURED,
     Closed,
     Diagnosis,
     Pattern,
@@ -314,8 +317,10 @@ def _of_main(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> 
     if not explained and masked_may_count(facts, objective, past, intended):
         return Diagnosis("unmeasured", MASKED, objective)
     varies = diagnosis.pattern in ("wandering", "other_divisor")
-    if varies and may_count_more(facts, objective, past):
-        return Diagnosis("unmeasured", MASKED, objective)
+    counts_more = varies and may_count_more(facts, objective, past)
+    if counts_more or (not explained and counts_all_targets(facts, objective)):
+        by_contract = diagnosis.pattern not in NOT_MEASURED
+        return Diagnosis("unmeasured", MASKED_TOKENS if by_contract else MASKED, objective)
     return diagnosis
 
 

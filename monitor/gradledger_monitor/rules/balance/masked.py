@@ -40,6 +40,7 @@ MASKED = (
     "some elements of the loss have no weight, and whether its divisor should count them is not "
     'known; if the loss is right, declare contract="sample"'
 )
+MASKED_TOKENS = f'{MASKED}; if only the elements with a weight are tokens, declare contract="token"'
 SMOOTHED = (
     "the smoothing counts positions that the cross entropy on the same logits ignores; if that is "
     'intended, declare contract="sample"'
@@ -119,11 +120,8 @@ def masked_may_count(
     (an advantage). If the author counted some of these, too, the divisor is between the elements
     that have a weight and all of them. So is a mean over the pixels of images of one size, or over
     as many tokens in each batch, of which a mask keeps the hard or the confident ones: it has one
-    divisor in all windows. If the sizes differ, a divisor that counts them is a mistake, unless it
-    counts the targets that the loss does not ignore, of some that it does, and no other element.
+    divisor in all windows. If the sizes differ, a divisor that counts them is a mistake.
     """
-    if counts_all_targets(facts, objective):
-        return True
     mean = objective.kind.startswith("MeanBackward")
     weighs = (
         objective.weighted_inside
