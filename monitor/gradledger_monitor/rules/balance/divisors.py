@@ -231,7 +231,7 @@ def is_mean_over_all_alone(facts: StepFacts, objective: Objective) -> bool:
     return k > 1 and has_one_term_in_each(objective, k)
 
 
-def is_divided_by_k_itself(objective: Objective, k: float) -> bool:
+def is_divided_by_k_itself(objective: Objective, k: int) -> bool:
     """Whether K alone divides a bare reduction, whose elements have an unknown meaning.
 
     Those of a function of a cross entropy are tokens: their number divides it.
