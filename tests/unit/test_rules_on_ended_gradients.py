@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gradledger.records import Layers
-from gradledger_monitor.model.findings import Finding
+from gradledger_monitor.model.findings import EvaluationResult, Finding
 from helpers.facts import facts, judged, record, term
 
 Gradients = dict[str, float | None]
@@ -18,6 +18,16 @@ FROZEN: Gradients = {"head": 1.0}
 
 def ended(*ranks: Sequence[Gradients]) -> Finding | None:
     """The finding in a run that measures its layers at every step, by rank."""
+    findings = _evaluated(*ranks).findings
+    return next((f for f in findings if f.rule == "norm.gradient_ends"), None)
+
+
+def coverage(*ranks: Sequence[Gradients]) -> str:
+    """What is stated of the rule without a finding."""
+    return _evaluated(*ranks).coverage["norm.gradient_ends"]
+
+
+def _evaluated(*ranks: Sequence[Gradients]) -> EvaluationResult:
     steps = []
     for number, of_ranks in enumerate(zip(*ranks, strict=True), 1):
         records = [
@@ -25,7 +35,7 @@ def ended(*ranks: Sequence[Gradients]) -> Finding | None:
             for gradients in of_ranks
         ]
         steps.append(facts(*records))
-    return next((f for f in judged(steps).findings if f.rule == "norm.gradient_ends"), None)
+    return judged(steps)
 
 
 def _layers(gradients: Gradients) -> Layers:
@@ -58,6 +68,15 @@ def test_too_few_steps_with_or_without_a_gradient_are_silent() -> None:
     assert ended([BOTH] * 4 + [HEAD] * 30) is None
     assert ended([BOTH] * 5 + [HEAD] * 9) is None
     assert ended([BOTH] * 5 + [HEAD] * 10) is not None
+
+
+def test_while_too_few_steps_follow_it_is_not_measured() -> None:
+    reason = "body had no gradient other than 0 from step 6 on: needs 10 sampled steps from there"
+    assert coverage([BOTH] * 5 + [HEAD] * 9) == f"not_measured: {reason}"
+    assert coverage([BOTH] * 5 + [HEAD] * 2 + [NONE]) == f"not_measured: {reason}"
+    assert coverage([BOTH] * 5 + [HEAD] * 9 + [BOTH]) == "ok"
+    assert coverage([BOTH] * 5 + [FROZEN]) == coverage([BOTH] * 2) == "ok"
+    assert _evaluated([BOTH] * 5 + [HEAD] * 9).verdict == "balanced"
 
 
 def test_a_frozen_layer_is_silent() -> None:

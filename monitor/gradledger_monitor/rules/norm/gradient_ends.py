@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from gradledger_monitor.model.findings import Outcome
+from gradledger_monitor.model.findings import Doubt, Outcome
 from gradledger_monitor.model.layers.combined import layers_of
 from gradledger_monitor.rules.definition import DEFAULTS, Parameter
 from gradledger_monitor.rules.norm.dead_layer import MOST_LISTED, names_of
@@ -50,6 +50,7 @@ class GradientEnds(Rule):
     Frozen parameters (``requires_grad`` is ``False``), also if they are frozen in mid-run; layers
     whose gradient was absent before and came back, such as layers
     that are dropped at random; an optimizer of which no parameter has a gradient (another rule).
+    While fewer than 10 sampled steps follow, it is not measured.
 
     **Incidents**
 
@@ -83,7 +84,7 @@ class GradientEnds(Rule):
         layers = [layer for rank in ranks.values() for layer in layers_of(rank)]
         active = {layer.name for layer in layers if layer.gradient}
         if not active:
-            return OK
+            return self._unsettled() or OK
         absent = list(dict.fromkeys(layer.name for layer in layers if layer.name not in active))
         self._count(active, absent, facts.step)
         ended = [
@@ -91,7 +92,23 @@ class GradientEnds(Rule):
             for name in absent
             if self._with.get(name, 0) >= self.trained and self._without[name] >= self.needed
         ]
-        return self._report(facts.optimizer_name, ended) if ended else OK
+        return self._report(facts.optimizer_name, ended) if ended else self._unsettled() or OK
+
+    def _unsettled(self) -> Outcome | None:
+        """Whether a gradient has ended, which too few steps show by now."""
+        names = [
+            name
+            for name, steps in self._without.items()
+            if steps < self.needed and self._with.get(name, 0) >= self.trained
+        ]
+        if not names:
+            return None
+        since = min(self._since[name] for name in names)
+        return Doubt(
+            "not_measured",
+            f"{names_of(names)} had no gradient other than 0 from step {since:,} on: needs "
+            f"{counted(self.needed, 'sampled step')} from there",
+        )
 
     def _count(self, active: set[str], absent: Sequence[str], step: int) -> None:
         names = active.union(absent)
