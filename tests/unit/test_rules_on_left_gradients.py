@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
+
 from gradledger_monitor.model.findings import EvaluationResult
 from gradledger_monitor.model.step_facts import StepFacts
 from helpers.facts import facts, judged, record, term
@@ -54,3 +56,37 @@ def test_the_summary_states_what_the_windows_show() -> None:
         "gradient is a sum of 3 micro-batches."
     )
     assert found.evidence["of_other_lines"] == 2
+
+
+def of_inputs(kinds: Sequence[tuple[int | None, bool]], *, same: bool = True) -> str:
+    """The title for a step whose backwards are of these lines, some with a gradient of an input."""
+    sent = record([term(8, 1 / 8) for _ in kinds], 1)
+    for index, (micro_batch, kind) in enumerate(zip(sent.micro_batches, kinds, strict=True)):
+        micro_batch.call, micro_batch.reaches_input = kind
+        micro_batch.fingerprint = 0.5 if same else 0.5 + index
+    return title(judged([facts(sent)]))
+
+
+ATTACK, UNDIVIDED = "3 backwards for the gradient of an input add", "The loss is not divided by K"
+
+
+@pytest.mark.parametrize("last", [(2, False), (1, False), (2, True), (None, False)])
+def test_backwards_of_an_attack_are_stated(last: tuple[int | None, bool]) -> None:
+    assert of_inputs([(1, True)] * 3 + [last]).startswith(ATTACK)
+
+
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        [(1, True)] * 4,  # each is trained on, with a division that is missing
+        [(1, False)] * 3 + [(2, True)],
+        [(1, True), (1, False), (1, True), (1, False)],
+        [(1, False), (1, True), (2, False), (2, False)],
+    ],
+)
+def test_other_backwards_lack_the_division(kinds: Sequence[tuple[int, bool]]) -> None:
+    assert of_inputs(kinds).startswith(UNDIVIDED)
+
+
+def test_backwards_on_other_batches_are_of_no_attack() -> None:
+    assert of_inputs([(1, True)] * 3 + [(2, False)], same=False).startswith(UNDIVIDED)

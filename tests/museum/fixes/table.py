@@ -153,6 +153,7 @@ PLAIN = {
         "reduction.partial_window",
         "reduction.partial_window.FIX_BEFORE",
     ),
+    "reduction/left_by_an_attack": (_MISSING, "reduction.missing_division.FIX_OF_INPUTS"),
     "reduction/left_by_a_validation": (_MISSING, "reduction.missing_division.FIX_OF_OTHER_LINE"),
     "reduction/mean_of_means": (_UNEQUAL, f"{_MEANS}[plain]"),
     "reduction/mean_of_means_divided_again": (_DOUBLE, f"{_MEANS}[plain]"),

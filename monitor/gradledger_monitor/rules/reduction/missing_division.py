@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gradledger_monitor.model.findings import Outcome
+from gradledger_monitor.model.losses.repeated import data_of
 from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.rules.balance.further import (
     counts_of_ranks,
@@ -46,9 +47,14 @@ FIX_OF_OTHER_LINE = """\
 optimizer.zero_grad(set_to_none=True)
 # of a batch that is trained on: divide each loss by the number of backwards of the step"""
 
+FIX_OF_INPUTS = """\
+# after backwards that only serve the gradient of an input, as in an attack:
+optimizer.zero_grad(set_to_none=True)
+# of losses that are all trained on: divide each by the number of backwards of the step"""
+
 ZERO_THEM = """\
-# Zero the gradients after backwards that only measure them, as in a validation. Of a batch that is
-# trained on, divide each loss by the number of backwards of the step."""
+# Zero the gradients after backwards that do not train, as those of a validation or an attack. Of
+# losses that are trained on, divide each by the number of backwards of the step."""
 
 FEWEST_BEFORE = 3  # windows that show how many backwards a step takes
 
@@ -84,12 +90,13 @@ class MissingDivision(Rule):
     of the main loss may also be its weight; the finding of a further loss then states both.
 
     If a window begins with backwards of another line, and windows before had none of these, the
-    finding states it: gradients that a validation measured may be left there.
+    finding states it: gradients that a validation measured may be left there. So it does if
+    earlier backwards on the batch of the last one give a gradient to an input, as an attack does.
 
     **What to do**
 
     Divide every term by K before ``backward()``, or by the tokens of the whole window. Zero the
-    gradients after backwards that only measure them.
+    gradients after backwards that only measure them, or that serve the gradient of an input.
 
     **When it is silent**
 
@@ -177,6 +184,8 @@ def _of_all(window: Window) -> Outcome:
             f"{_if_divided(k) if unknown else 'Beside the losses that are divided'}, its weight is "
             f"{k} times too large, which no optimizer cancels"
         )
+    if for_inputs := _for_inputs(window):
+        return _of_inputs(window, for_inputs, effect)
     leftovers = _of_another_line(window)
     if leftovers:
         effect = effect if beside else intermittent_factor_effect(k, window.facts)
@@ -248,6 +257,42 @@ def _of_another_line(window: Window) -> list[int]:
     is_usual = len(before) >= FEWEST_BEFORE and 2 * before.count(usual) > len(before)
     first = calls[: len(calls) - usual]
     return first if is_usual and 0 not in calls and calls[-1] not in first else []
+
+
+def _for_inputs(window: Window) -> int:
+    """The first backwards, on the batch of the last ones, if they gave a gradient to an input.
+
+    The last ones are of another line, or give none.
+    """
+    batches = [micro_batch for _, micro_batch in window.facts.applied]
+    data = {data_of(each) for each in batches}
+    if len(data) > 1 or None in data:
+        return 0
+    kinds = [(each.call, each.reaches_input) for each in batches]
+    first = kinds[: len(kinds) - kinds.count(kinds[-1])]
+    return len(first) if kinds[-1] not in first and all(reaches for _, reaches in first) else 0
+
+
+def _of_inputs(window: Window, count: int, effect: str) -> Outcome:
+    k, objective = micro_batches(window), window.balance.objective
+    assert objective is not None
+    one = count == 1
+    return finding(
+        "warning",
+        f"{counted(count, 'backward')} for the gradient of an input add{'s' * one} to a step",
+        f"All {k} backwards of this window are on the same batch, and the first "
+        f"{'gives' if one else f'{count} give'} a gradient to an input, as those of an adversarial "
+        f"attack do. {'Its' if one else 'Their'} gradients in the parameters were not zeroed "
+        f"before the step. The balance is {significant(objective.ledger.balance)} instead of "
+        f"{significant(intended(window))}: the gradient is a sum of {counted(k, 'micro-batch')}. "
+        f"{effect}.",
+        FIX_OF_INPUTS if loop(window.facts) in PLAIN_LOOPS else ZERO_THEM,
+        balance=round(objective.ledger.balance, 6),
+        micro_batches=k,
+        for_inputs=count,
+        factor=k,
+        misallocation=round(objective.ledger.misallocation, 6),
+    )
 
 
 def _of_leftovers(window: Window, calls: list[int], effect: str) -> Outcome:
