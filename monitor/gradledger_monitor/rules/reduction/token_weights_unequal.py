@@ -102,6 +102,8 @@ class TokenWeightsUnequal(Rule):
     - Micro-batches of equal counts have weights that follow from their data, such as a loss that is
       divided by its detached value.
     - The micro-batches have different numbers of losses of one form: which are the same is unknown.
+    - Several micro-batches are of one batch, as of views of it or in adversarial training, and each
+      batch has the same weight in sum.
     - A further loss moves less than the warning's share of the gradient.
     - A further plain mean is beside a main loss that the tokens of the window divide: it is
       information only, as its author knows that mean, and may intend another one. If the further

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gradledger_monitor.model.findings import Outcome
+from gradledger_monitor.model.losses.repeated import data_of
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.model.step_facts import StepFacts
@@ -15,6 +16,7 @@ from gradledger_monitor.rules.balance.diagnosis import (
 )
 from gradledger_monitor.rules.balance.episodes import may_be_of_episodes
 from gradledger_monitor.rules.balance.evidence import (
+    Near,
     divides_by_all_positions,
     has_known_unit,
     is_divided_by_a_count,
@@ -57,6 +59,10 @@ COMPARISONS = (
     "numbers of them; each micro-batch has equal weight, which may be intended; if it is, declare "
     'contract="sample"'
 )
+OF_ONE_BATCH = (
+    "backwards of the same batch have different weights, and each batch has the same in sum"
+)
+ADDED_UP = f"{OF_ONE_BATCH}: they may be added up on purpose, as in adversarial training"
 COUNTS_IGNORED = "its divisor counts ignored positions"
 COUNTS_MASKED = "its divisor counts elements without a weight, which may be intended"
 ONE_MICRO_BATCH = "there is one micro-batch, whose weight is compared with none"
@@ -87,6 +93,10 @@ def why_not_evaluated(
         return not_applicable(ONE_MICRO_BATCH)  # equal weights of one are no evidence
     if reading.is_even(facts.tolerance):
         return None
+    if _has_equal_batches(objective, facts):
+        balance = objective.ledger.balance / (facts.run.declared_scale or 1.0)
+        fair = Near(balance, facts.tolerance)(1.0)
+        return not_applicable(OF_ONE_BATCH) if fair else not_measured(ADDED_UP)
     if objective.is_nonlinear:
         return not_applicable(NONLINEAR)
     if not has_unit and not is_divided_by_a_count(facts, objective):
@@ -107,6 +117,22 @@ def why_not_evaluated(
         moved = reading.ledger.misallocation * share_of(objective, objectives)
         return not_applicable(LIGHT) if moved < light else None
     return None
+
+
+def _has_equal_batches(objective: Objective, facts: StepFacts) -> bool:
+    """Whether several backwards are of one batch, and each batch has the same weight in sum."""
+    data = {
+        (rank, index): data_of(micro_batch)
+        for rank, applied in facts.applied_by_rank.items()
+        for index, micro_batch in applied
+    }
+    sums: dict[tuple[int, float | None, float], float] = {}
+    for term in objective.terms:
+        key = term.rank, data[term.rank, term.micro_batch], term.tokens
+        sums[key] = sums.get(key, 0.0) + term.weight
+    is_known = all(of_batch is not None for _, of_batch, _ in sums)
+    equal = Near(next(iter(sums.values())), facts.tolerance)
+    return is_known and len(sums) < len(objective.terms) and all(map(equal, sums.values()))
 
 
 def _is_multiplied(objective: Objective) -> bool:
