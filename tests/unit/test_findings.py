@@ -179,24 +179,6 @@ def test_what_is_not_reduced_explains_later_weights_only_under_fsdp2(
     assert inhibited == (apart.rule if is_cause else None)
 
 
-@pytest.mark.parametrize(
-    ("symptom", "stated", "is_cause"),
-    [
-        ("reduction.missing_division", {}, False),  # in the gradients of the other one
-        ("reduction.missing_division", {"optimizer": 1}, True),
-        ("norm.exploding", {}, True),  # one model: what one breaks, the other one meets
-    ],
-)
-def test_weights_in_the_gradients_of_one_optimizer_are_no_symptom_of_another_one(
-    symptom: str, stated: dict[str, int], is_cause: bool
-) -> None:
-    cause = "loop.zeroed_before_step"
-    zeroed = Finding(cause, 0, "error", 1, 9, 9, "title", "summary", "fix", stated)
-    other = Finding(symptom, 1, "warning", 1, 9, 9, "title", "summary", "fix", {})
-    inhibited = inhibit([zeroed, other], rules_by_id())[1].inhibited_by
-    assert inhibited == (cause if is_cause else None)
-
-
 @pytest.mark.parametrize("cause", ["loss.nonfinite", "norm.nonfinite"])
 @pytest.mark.parametrize("rule", ["norm.spike", "norm.exploding", "norm.vanishing"])
 def test_norms_out_of_range_before_a_value_that_is_not_finite_are_no_symptom(

@@ -77,34 +77,6 @@ def test_what_is_discarded_by_chance_is_information(
     assert finding is not None and finding.severity == severity
 
 
-@pytest.mark.parametrize(("calls", "severity"), [((2, 1, 1), "info"), ((1, 2, 2), "warning")])
-def test_a_backward_whose_gradients_no_step_applies_may_measure_them(
-    calls: tuple[int, ...], severity: str
-) -> None:
-    """A callback that zeroes them; or an epoch's tail, before a loop with another backward."""
-    trained, sent = record([term(10, 0.05)] * 2, 1), record([term(10, 0.05)] * 3, 2)
-    for micro_batch in trained.micro_batches:
-        micro_batch.call = 1
-    for micro_batch, call in zip(sent.micro_batches, calls, strict=True):
-        micro_batch.call = call
-    sent.micro_batches[1].fresh = True
-    trained.batches = sent.batches = 2
-    finding = finding_of("loop.discarded_microbatches", facts(trained), facts(sent))
-    assert finding is not None and finding.severity == severity
-
-
-def test_a_divisor_that_counts_what_was_discarded_is_no_other_mistake() -> None:
-    """A sum over the tokens of a whole window, of which a part was zeroed."""
-    windows = []
-    for number, (lost, left) in enumerate(((30, 10), (20, 25), (40, 15)), 1):
-        counts = (lost, 5, left)
-        sent = record([term(n, 1 / sum(counts), reduction="sum") for n in counts], number)
-        sent.micro_batches[2].fresh = True
-        windows.append(facts(sent))
-    (finding,) = judged(windows).findings
-    assert finding.rule == "loop.discarded_microbatches"
-
-
 def zeroing(ranks: tuple[int, ...], of: int, held: int, zeroed: int = 1) -> StepFacts:
     """These ranks have zeroed micro-batches before those that are applied; the others hold 2."""
     records = []

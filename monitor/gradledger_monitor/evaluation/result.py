@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from typing import Any
 
 from gradledger_monitor.evaluation.decision_tree import build_tree, verdict_of
 from gradledger_monitor.evaluation.rule_outcomes import RuleOutcomes, stronger
@@ -18,11 +17,9 @@ from gradledger_monitor.model.findings import (
 )
 from gradledger_monitor.model.step_facts import RunInfo
 from gradledger_monitor.rules import docs, framework_fixes
-from gradledger_monitor.rules.definition import SMALL_STEPS, RuleDefinition
+from gradledger_monitor.rules.definition import RuleDefinition
 from gradledger_monitor.rules.overrides import RuleOverrides
 
-# Symptoms in the gradients and layers of one optimizer: no mistake of another one is their cause.
-OF_ITS_OPTIMIZER = ("reduction.*", "norm.dead_layer", *SMALL_STEPS)
 SHOWN_BY = 8  # steps by which a cause is reported, where it began with its symptom
 
 
@@ -74,18 +71,11 @@ def _cause_of(
         rule = rules.get(cause.rule)
         if rule is None or cause.rule == symptom.rule:
             continue
-        if _matches(symptom.rule, OF_ITS_OPTIMIZER) and symptom.optimizer not in _steps_of(cause):
-            continue
         if (_matches(symptom.rule, rule.inhibits) and not _is_apart(cause, symptom)) or (
             _inhibits_later(rule, cause, symptom) and _precedes(cause, symptom, order)
         ):
             causes.add(cause.rule)
     return min(causes, default=None)
-
-
-def _steps_of(cause: Finding) -> set[Any]:
-    """The optimizers that it is about: its evidence may state another one."""
-    return {cause.optimizer, cause.evidence.get("optimizer")}
 
 
 def _inhibits_later(rule: type[RuleDefinition], cause: Finding, symptom: Finding) -> bool:

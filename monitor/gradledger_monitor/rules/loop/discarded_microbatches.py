@@ -50,13 +50,12 @@ class DiscardedMicrobatches(Rule):
     Micro-batches whose gradients were zeroed before any optimizer stepped on them. Or, where the
     parameters were moved before, and some of the data ran again (SAM): a step on that part alone,
     whose balance is the part's share of the micro-batches. Where another loss of the same data was
-    applied, it is information: the one that was zeroed may be measured only. So it is where the
-    gradients come from a call of backward that no step applied before, and where another rank
-    discards nothing, and all ranks apply equally many micro-batches: a rank with further backwards
-    may measure gradients between the steps. And so it is in few windows at irregular distances: a
-    guard against a bad batch discards what came before it. It is a warning if the batches of the
-    window show that an epoch ended in it, if most discards are as far apart as the ones before, or
-    if they are in more than one of eight windows.
+    applied, it is information: the one that was zeroed may be measured only. So it is where another
+    rank discards nothing, and all ranks apply equally many micro-batches: a rank with further
+    backwards may measure gradients between the steps. And so it is in few windows at irregular
+    distances: a guard against a bad batch discards what came before it. It is a warning if the
+    batches of the window show that an epoch ended in it, if most discards are as far apart as the
+    ones before, or if they are in more than one of eight windows.
 
     **Why it matters**
 
@@ -97,7 +96,6 @@ class DiscardedMicrobatches(Rule):
         _regular=int,
         _last=int,
         _distance=int,
-        _trained=set[int],
     )
 
     def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
@@ -109,7 +107,6 @@ class DiscardedMicrobatches(Rule):
         self._discards = 0  # windows that discarded some
         self._regular = 0  # of these, that were as far from the one before as that from its own
         self._last, self._distance = 1, 0  # the step of the last one, and that distance
-        self._trained: set[int] = set()  # numbers of calls of backward that steps applied
 
     def evaluate(self, window: Window) -> Outcome:
         """Micro-batches that were zeroed inside the window."""
@@ -118,7 +115,6 @@ class DiscardedMicrobatches(Rule):
         self._windows += 1
         self._single += len(record.micro_batches) == 1
         self._smaller |= drops_smaller(facts)
-        self._trained.update(m.call for _, m in facts.applied if m.call is not None)
         if not record.micro_batches:
             return not_measured(without_backward(record))
         if not facts.discarded:
@@ -142,6 +138,7 @@ class DiscardedMicrobatches(Rule):
             return OK
         if not on_all:
             return _of_some_ranks(facts, by_rank, lost)
+        self._count(facts.step)
         tokens, held = counted_tokens(lost)
         gradients = f"The gradients of {counted(len(lost), 'micro-batch')} ({held})"
         numbers = {
@@ -149,17 +146,6 @@ class DiscardedMicrobatches(Rule):
             "discarded_tokens": tokens,
             "micro_batches": len(record.micro_batches),
         }
-        if all(m.call is not None and m.call not in self._trained for m in lost):
-            return finding(
-                "info",
-                "The gradients of another backward are zeroed",
-                f"{gradients} were zeroed before {_effect(facts)}. They come from another call of "
-                "backward than those that the steps so far applied. If it only measures gradients, "
-                "nothing is wrong. If it is to train the parameters, it does not.",
-                FIX_OTHER_LOSS,
-                **numbers,
-            )
-        self._count(facts.step)
         if self._ends_epoch(record) or self._is_habit():
             return finding(
                 "warning",
