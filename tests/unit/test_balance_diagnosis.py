@@ -26,7 +26,7 @@ from gradledger_monitor.rules.balance.diagnosis import (
     WHOLE_WINDOW,
     diagnose,
 )
-from gradledger_monitor.rules.balance.explanations import DISCARDED
+from gradledger_monitor.rules.balance.divisors import DISCARDED
 from gradledger_monitor.rules.balance.history import (
     CLIPPED_SCALED,
     COUNT_BESIDE,

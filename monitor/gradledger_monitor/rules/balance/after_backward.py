@@ -82,7 +82,7 @@ def divides_after_backward(facts: StepFacts, number: int) -> bool:
     """
     if facts.factor_unmeasured is not None or facts.record.pipeline:
         return False
-    return Near(factor_of_loop(facts), facts.tolerance)(1 / number)
+    return Near(_factor_of_loop(facts), facts.tolerance)(1 / number)
 
 
 def divides_own_by_ranks(facts: StepFacts) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from gradledger_monitor.model.losses.names import tokens_by_loss
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.model.readings import WeightedTerm
@@ -30,6 +31,7 @@ from gradledger_monitor.rules.number_text import significant
 MEAN_OF_ALL = "Each micro-batch is divided by the number of all its elements, and by nothing else"
 MEAN_OF_SUMS = "Each micro-batch is a mean of sums, and nothing divides by K"
 MEAN_OF_LOSSES = "Each micro-batch is a mean of means, and nothing divides by K"
+DISCARDED = "the loss is divided by all micro-batches or their tokens, and some were discarded"
 DISTINCT = 3  # divisors of micro-batches, which are then no count of a window
 SUM_OF_MEANS = (
     "Each micro-batch adds up {0} means, and each of them has a balance of 1, as the losses of {0} "
@@ -51,6 +53,17 @@ UNDIVIDED_MEANS = (
     "models or heads, the division by K is missing; if they are of samples, the loss is a sum; "
     "declare scale= with the balance that is intended"
 )
+
+
+def by_discarded(facts: StepFacts, objective: Objective, balance: float) -> Diagnosis | None:
+    """B = k/K, where k of K micro-batches were applied, or their share of the tokens of K."""
+    zeroed, k = len(facts.discarded), facts.micro_batches_of(objective)
+    lost, near = zeroed or len(facts.left_out_of_second_pass), Near(balance, facts.tolerance)
+    divided = (zeroed and k > 1) or is_divided_by(objective, k + lost)  # not an error**2 * 0.5
+    n = objective.ledger.tokens
+    left = sum(max(tokens_by_loss(each).values(), default=0) for each in facts.discarded)
+    fits = (lost and divided and near(k / (k + lost))) or (zeroed and near(n / (n + left)))
+    return Diagnosis("unmeasured", DISCARDED, objective) if fits else None
 
 
 def by_divisors_of_micro_batches(

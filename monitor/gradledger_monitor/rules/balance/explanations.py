@@ -20,6 +20,7 @@ from gradledger_monitor.rules.balance.after_backward import (
 from gradledger_monitor.rules.balance.counts import FOLLOWED, SHOWN, tokens_by_index
 from gradledger_monitor.rules.balance.divisors import (
     are_shares,
+    by_discarded,
     by_divisors_of_micro_batches,
     by_k_or_count,
     by_mean_over_all,
@@ -64,14 +65,12 @@ from gradledger_monitor.rules.balance.patterns import (
 )
 from gradledger_monitor.rules.balance.several_losses import are_divided_alone, by_losses_together
 from gradledger_monitor.rules.number_text import significant
-from gradledger_monitor.rules.objective_names import counted_tokens
 
 OF_RANKS = (
     ", as many as there are ranks. If it undoes the average over them, which is right only of a "
     "sum that the tokens of all ranks divide, the gradient is {} times too large"
 )
 WITHOUT_TOKENS = "micro-batches of some ranks have no tokens"
-DISCARDED = "the loss is divided by all micro-batches or their tokens, and some were discarded"
 SHORT = 2  # micro-batches of a first window that may not be whole
 MAY_UNDO_K = (
     "the loss is divided by K, and multiplied by the same number, which undoes the division, or "
@@ -84,7 +83,7 @@ def explain(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> D
     """The first explanation that fits; the order is that of the evidence, the strongest first.
 
     1. Fair: B = 1, unless a constant and the usual K make it 1 by chance (``by_window_length``).
-       Or it would be, had no micro-batch been discarded (``_by_discarded``), or had each one the
+       Or it would be, had no micro-batch been discarded (``by_discarded``), or had each one the
        loss of this task (``_of_sampled_task``); or no rank left a Join (``by_ranks_left``).
     2. Weights of single micro-batches (``_by_weights``). They separate what B alone does not: with
        2 tokens in 2 micro-batches, a plain sum has B = N = K = 2. Or some ranks have no tokens in
@@ -117,7 +116,7 @@ def explain(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> D
                 return diagnosis
         return _fair(facts, objective, past)
     return (
-        _by_discarded(facts, objective, balance)
+        by_discarded(facts, objective, balance)
         or _of_sampled_task(facts, objective, balance)
         or by_ranks_left(facts, objective, balance, past)
         or _by_weights(facts, objective, balance, past)
@@ -153,16 +152,6 @@ def _fair(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> Dia
         return Diagnosis("fair", objective=objective)
     ratio = wrong[-1].micro_batches / k
     return Diagnosis("partial_before", objective=objective, ratio=ratio)
-
-
-def _by_discarded(facts: StepFacts, objective: Objective, balance: float) -> Diagnosis | None:
-    """B = k/K, where k of K micro-batches were applied, or their share of the tokens of K."""
-    zeroed, k = len(facts.discarded), facts.micro_batches_of(objective)
-    lost, near = zeroed or len(facts.left_out_of_second_pass), Near(balance, facts.tolerance)
-    divided = (zeroed and k > 1) or is_divided_by(objective, k + lost)  # not an error**2 * 0.5
-    n, left = objective.ledger.tokens, counted_tokens(facts.discarded)[0]
-    fits = (lost and divided and near(k / (k + lost))) or (zeroed and near(n / (n + left)))
-    return Diagnosis("unmeasured", DISCARDED, objective) if fits else None
 
 
 def _of_sampled_task(facts: StepFacts, objective: Objective, balance: float) -> Diagnosis | None:

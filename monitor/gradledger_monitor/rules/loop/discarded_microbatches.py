@@ -11,7 +11,7 @@ from gradledger_monitor.model.losses.repeated import discarded, zeroed_beside_ot
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.unmeasured import without_backward
-from gradledger_monitor.rules.balance.explanations import DISCARDED
+from gradledger_monitor.rules.balance.divisors import DISCARDED
 from gradledger_monitor.rules.ddp.common import names
 from gradledger_monitor.rules.definition import DEFAULTS
 from gradledger_monitor.rules.gradient_scale_effects import constant_factor_effect
