@@ -125,35 +125,58 @@ def test_a_cross_entropy_that_rises_back_to_its_start_and_stays_is_unlearnt() ->
     assert finding("loss.diverging", evaluation([*learnt, *harder], "NllLossBackward0")) is None
 
 
-def test_with_more_classes_the_start_begins_again_except_after_a_divergence() -> None:
-    learnt = [0.69 * 0.98**n for n in range(100)]
+TWO_LEARNT = [0.69 * 0.98**n for n in range(100)]
+GUESSING = [4.0 - 0.001 * n for n in range(60)]  # among 50 classes
 
-    def growing(before: list[float], after: list[float]) -> Finding | None:
-        classes = [2] * len(before) + [50] * len(after)
-        return finding("loss.diverging", of_classes([*before, *after], classes))
 
-    guessing = [4.0 - 0.001 * n for n in range(60)]
-    assert growing(learnt, guessing) is None
-    diverged = growing(learnt, [*guessing, *[13.0] * 40])
+def growing(before: list[float], after: list[float]) -> Finding | None:
+    """The finding where two classes become fifty."""
+    classes = [2] * len(before) + [50] * len(after)
+    return finding("loss.diverging", of_classes([*before, *after], classes))
+
+
+def test_with_more_classes_the_start_begins_again() -> None:
+    assert growing(TWO_LEARNT, GUESSING) is None
+    diverged = growing(TWO_LEARNT, [*GUESSING, *[13.0] * 40])
     assert diverged is not None
     assert "At the start it was at most 4" in diverged.summary
-    reason = "Losses before step 101 are not compared: they have fewer than 50 classes."
+    reason = "Losses before step 101 are not compared: it is the first measured step with 50"
     assert reason in diverged.summary
-    assert growing([*learnt, *[9.0] * 30], guessing) is not None
+    assert growing([*TWO_LEARNT, 4.0], GUESSING) is None  # a single high loss is no divergence
+
+
+def test_classes_that_are_added_during_a_divergence_do_not_begin_the_start_later() -> None:
+    error = growing([*TWO_LEARNT, *[9.0] * 30], GUESSING)
+    assert error is not None and error.lifecycle == "ongoing"
+    begins = [*TWO_LEARNT, *[9.0] * 10]  # too short to be reported
+    again = growing(begins, [*[9.0] * 5, *TWO_LEARNT[-60:], *[15.0] * 40])
+    assert again is not None and again.lifecycle == "ongoing"
+    assert "are not compared" not in again.summary
+    assert "At the start it was at most 0.69, and the lowest median was" in again.summary
+
+
+def test_a_number_of_classes_that_rises_every_few_steps_hides_no_slow_divergence() -> None:
+    learnt = [2 * 0.98**n + 0.1 for n in range(150)]
+    rising = [min(0.1 * 1.03**n, 7.0) for n in range(250)]
+    error = finding(
+        "loss.diverging", of_classes([*learnt, *rising], [8 + n // 7 for n in range(400)])
+    )
+    assert error is not None and error.severity == "error"
+    assert "The mean cross entropy is 7" in error.summary
 
 
 def test_a_cross_entropy_that_no_guess_has_is_not_the_start() -> None:
     from_the_first = [1.6, 12.0, 48.0, 34.0, 17.0, *[48.0] * 30]
-    found = finding("loss.diverging", of_classes(from_the_first, [5] * 35))
-    assert found is not None and "At the start it was at most 1.6." in found.summary
+    error = finding("loss.diverging", of_classes(from_the_first, [5] * 35))
+    assert error is not None and "At the start it was at most 1.6." in error.summary
     assert finding("loss.diverging", of_classes(from_the_first, [10**6] * 35)) is None
 
 
 def test_a_loss_that_rose_from_the_first_step_on_must_come_back_to_it() -> None:
     rising = [1.0, 30.0, 200.0, 1e3, 3e3, *[1e7] * 10]
     for later, lifecycle in ((2e3, "ongoing"), (2.0, "resolved")):
-        found = finding("loss.diverging", evaluation([*rising, *[later] * 30]))
-        assert found is not None and found.lifecycle == lifecycle
+        error = finding("loss.diverging", evaluation([*rising, *[later] * 30]))
+        assert error is not None and error.lifecycle == lifecycle
 
 
 def test_a_batch_whose_examples_are_the_classes_is_compared_with_one_of_its_size() -> None:

@@ -30,6 +30,10 @@ HARDER = (
     "masks, mixed or noisy examples."
 )
 LEARNT = 0.3  # of the start: a smaller decrease is not judged
+# Times the classes of the start from which it begins again. The cross entropy of a model that
+# guesses among C classes is ln C: with fewer it rises by less than ln 1.5 = 0.4, and an error is a
+# rise by 2 or more. A number that rises every few steps must not hide a slow divergence.
+GROWN = 1.5
 CROSS_ENTROPIES = ("NllLossBackward0", "NllLoss2DBackward0")
 
 FIX = """\
@@ -96,8 +100,10 @@ class Diverging(Rule):
 
     A cross entropy above 3 times the first one and above 3 times the logarithm of the number of
     classes is not counted as part of the start; if that number is not known, one above 20 and above
-    10 times the first one. When the number of classes rises, the start begins again there, except
-    after a divergence: a model that guesses has a larger loss then.
+    10 times the first one. Where there are 1.5 times as many classes as at the start, or more, the
+    start begins again there: a model that guesses has a larger loss. It does not while a divergence
+    remains, or if each of the last 5 losses is above 3 times the largest of the start (of 1, if
+    that is smaller) and they do not fall.
 
     The first two remain until what the model had learnt is regained: the median of 20 steps is in
     the range of the best steps, or above the best median before by at most a fifth of the decrease
@@ -150,6 +156,7 @@ class Diverging(Rule):
         _negative=bool,
         _sizes=list[int],
         _classes=int,
+        _least=int,
         _since=int,
         _count=int,
         _first=list[float],
@@ -173,7 +180,8 @@ class Diverging(Rule):
         self._negative = False  # some loss was below 0
         self._sizes: list[int] = []  # of batches whose examples are the classes; two at most
         self._classes = 0  # the most that a cross entropy has had
-        self._since = 0  # the step from which it has had that number; 0: from the first one on
+        self._least = 0  # how many it had at the start of the losses that are compared
+        self._since = 0  # the step of that start, if losses before it are not compared
         self._begin()
 
     def _begin(self) -> None:
@@ -200,10 +208,10 @@ class Diverging(Rule):
         """The loss against that of the start, and a cross entropy against its best, too."""
         facts = window.facts
         loss = facts.loss_reported
+        self._note_classes(facts)
         unmet = self._unmet(facts, loss)
         if unmet is not None or loss is None:
             return unmet or OK
-        self._note_classes(facts)
         self._note_onset(window, loss)
         self._count += 1
         if self._count <= self.start:
@@ -235,19 +243,31 @@ class Diverging(Rule):
     def _note_classes(self, facts: StepFacts) -> None:
         """Begin again with more classes: a model that guesses has a larger loss than before.
 
-        What has diverged before is compared with what the model had learnt.
+        What has diverged is compared with what the model had learnt, with more classes, too.
         """
         classes = max((term.loss_term.classes or 0 for term in facts.terms), default=0)
-        was_lost = self._is_up or self._is_far or (self._diverged and self._onset.step > 0)
-        if classes > self._classes and not was_lost:
-            if self._classes:
-                self._since = facts.step
-                self._begin()
-            self._classes = classes
+        if classes <= self._classes:
+            return
+        self._classes = classes
+        if not self._least:
+            self._least = classes
+        elif classes >= GROWN * self._least and not self._is_lost():
+            self._least, self._since = classes, facts.step
+            self._begin()
+
+    def _is_lost(self) -> bool:
+        """Whether it has diverged, or its last losses, not one alone, are out of range."""
+        if self._is_far or (self._diverged and self._onset.step > 0):
+            return True
+        last = list(self._recent)[-self.stays :]
+        return self._is_up and self._is_above_start(min(last)) and not _falls(last)
+
+    def _is_above_start(self, loss: float) -> bool:
+        return self._count >= self.start and loss > RISEN * max(LEAST, *self._first)
 
     def _note_onset(self, window: Window, loss: float) -> None:
         """Remember what changed when the loss left the range of its start."""
-        is_up = self._count >= self.start and loss > RISEN * max(LEAST, *self._first)
+        is_up = self._is_above_start(loss)
         if is_up and not (self._is_up or self._diverged):
             self._onset.note(window)
             self._before = self._lowest_median()
@@ -327,8 +347,8 @@ class Diverging(Rule):
         if not self._since:
             return ""
         return (
-            f" Losses before step {self._since:,} are not compared: they have fewer than "
-            f"{self._classes:,} classes."
+            f" Losses before step {self._since:,} are not compared: it is the first measured step "
+            f"with {self._least:,} classes."
         )
 
     def _cause(self) -> str:
