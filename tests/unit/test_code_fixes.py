@@ -301,6 +301,7 @@ def test_the_schedule_is_stepped_where_the_optimizer_steps() -> None:
 
 
 STEPPED_EACH = """\
+loader = [*batches]
 for i, (x, y) in enumerate(loader):
     loss = criterion(model(x), y) / accum_steps
     loss.backward()
@@ -320,7 +321,7 @@ def test_the_optimizer_steps_once_per_window() -> None:
         STEPPED_EACH.replace("accum_steps", "micro_batch_size"),  # a mean over samples
         STEPPED_EACH.replace("y) /", "y / 255) /"),
         STEPPED_EACH.replace("(loader)", "(loader, 1)"),
-        STEPPED_EACH.replace("loader", "stream"),  # a generator has no length
+        STEPPED_EACH.replace("[*batches]", "DataLoader(data)"),  # that of a stream has no length
         STEPPED_EACH.replace("(loader)", "(islice(loader, 10))"),  # where it ends is not known
         STEPPED_EACH.replace("i, (x, y) in enumerate(loader)", "x, y in loader"),
         STEPPED_EACH.replace("    opt.step", "    scheduler.step()\n    opt.step"),

@@ -426,7 +426,7 @@ def _stepped_once_per_window(script: Script) -> Change | None:
 def _counter(script: Script, line: int) -> tuple[str, str] | None:
     """``i`` and ``batches`` of ``for i, batch in enumerate(batches):``, which counts from 0.
 
-    ``batches`` has a length: its name is that of a loader, or a known line makes a list of it.
+    ``batches`` has a length: a known line makes a list of it. A loader of a stream has none.
     """
     header = script.lines.header(line, _COUNTED)
     try:
@@ -435,8 +435,7 @@ def _counter(script: Script, line: int) -> tuple[str, str] | None:
         return None
     match loop:
         case ast.For(ast.Tuple([ast.Name(i), *_]), ast.Call(_, [ast.Name(batches)], [])):
-            is_loader = batches.lower().endswith("loader")
-            return (i, batches) if is_loader or batches in _lists(script.lines) else None
+            return (i, batches) if batches in _lists(script.lines) else None
     return None
 
 
