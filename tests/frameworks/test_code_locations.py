@@ -172,8 +172,24 @@ rows = """,
 COMPUTED_BY_A_PARTIAL = COMPUTED_ELSEWHERE.replace(
     "=of_outputs)", '=__import__("functools").partial(of_outputs, smoothing=0.1))'
 )
+COMPUTED_BY_AN_OBJECT = COMPUTED_ELSEWHERE.replace(
+    "def of_outputs(", "class Smoothed:\n  def __call__(self, "
+).replace("=of_outputs)", "=Smoothed())")
 COMPUTED_BY_A_PACKAGE = HEAD.replace("  # at: loss", "").replace(
     '"out", ', '"out", label_smoothing_factor=0.1, '
+)
+# a function of no file, whose option has no name in the script
+COMPUTED_WITHOUT_A_FILE = (
+    HEAD.replace("  # at: loss", "")
+    .replace("train_dataset=rows)", "train_dataset=rows, **{'compute_' + 'loss_func': given})")
+    .replace(
+        "rows = ",
+        """given = eval(
+    "lambda outputs, labels, num_items_in_batch: cross_entropy(outputs.logits, labels)",
+    {"cross_entropy": nn.functional.cross_entropy},
+)
+rows = """,
+    )
 )
 FABRIC = """\
 import torch
@@ -204,6 +220,7 @@ SCRIPTS = {
     "transformers, a loader": ("transformers", OWN_LOADER),
     "transformers, a function": ("transformers", COMPUTED_ELSEWHERE),
     "transformers, a partial": ("transformers", COMPUTED_BY_A_PARTIAL),
+    "transformers, an object": ("transformers", COMPUTED_BY_AN_OBJECT),
 }
 
 
@@ -228,18 +245,19 @@ def test_the_lines_are_those_of_the_user(
     assert [location.via for location in losses] == [""] * len(expected["loss"])
 
 
+@pytest.mark.parametrize("script", [COMPUTED_BY_A_PACKAGE, COMPUTED_WITHOUT_A_FILE])
 def test_a_loss_that_the_trainer_computes_is_not_looked_for_in_the_model(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("transformers")
     monkeypatch.chdir(tmp_path)
     call_sites._packages.clear()
     path = tmp_path / "train.py"
-    path.write_text(COMPUTED_BY_A_PACKAGE)
+    path.write_text(script)
     with recording() as kept:
         exec(compile(path.read_text(), str(path), "exec"), {"__name__": "__main__"})
     located = [location for record in kept.records() for location in record.code]
-    assert _lines(located, "backward") == _expected(COMPUTED_BY_A_PACKAGE)["backward"]
+    assert _lines(located, "backward") == _expected(script)["backward"]
     assert _lines(located, "loss") == set()
 
 

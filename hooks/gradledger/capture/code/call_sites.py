@@ -87,6 +87,7 @@ class CallSite(NamedTuple):
     caller: CallSite | None = None  # of the function of the script that contains it
     owners: tuple[type, ...] = ()  # classes whose method of a framework runs this backward
     computed_by: CodeType | None = None  # a function that the trainer was given for the loss
+    computed_elsewhere: bool = False  # the trainer was given one that is not of the script
 
 
 class LocatedCall(NamedTuple):
@@ -240,7 +241,12 @@ def nearest_call_site(frame: FrameType | None) -> CallSite | None:
         return site
     functions = (_function_of_loss(owner) for owner in owners)
     computed_by = next((code for code in functions if code is not None), None)
-    return site._replace(owners=tuple(map(type, owners)), computed_by=computed_by)
+    given = any(_held(owner).get("compute_loss_func") is not None for owner in owners)
+    return site._replace(
+        owners=tuple(map(type, owners)),
+        computed_by=computed_by,
+        computed_elsewhere=given and computed_by is None,
+    )
 
 
 def _owners(frame: FrameType) -> Iterator[object]:
@@ -248,24 +254,29 @@ def _owners(frame: FrameType) -> Iterator[object]:
     code = frame.f_code
     if code.co_name in _METHODS_OF_OWNERS and code.co_varnames[:1] == ("self",):
         owner = frame.f_locals.get("self")
-        model = getattr(owner, "__dict__", {}).get("model")
+        model = _held(owner).get("model")
         yield from (each for each in (owner, model) if each is not None)
 
 
+def _held(owner: object) -> dict[str, Any]:
+    held: dict[str, Any] = getattr(owner, "__dict__", {})
+    return held
+
+
 def _function_of_loss(owner: object) -> CodeType | None:
-    """The function of the script that a trainer was given for the loss: of a Trainer, itself or in
-    a ``partial``; of one of sentence-transformers, that of a module."""
-    held = getattr(owner, "__dict__", {})
+    """The function of the script that a trainer was given for the loss: of a Trainer, itself, in a
+    ``partial`` or of an object; of one of sentence-transformers, that of a module."""
+    held = _held(owner)
     function = held.get("compute_loss_func")
-    if function is None:
-        function = getattr(type(held.get("loss")), "forward", None)
     while isinstance(function, functools.partial):
         function = function.func
     if isinstance(function, MethodType):
         function = function.__func__
-    if not isinstance(function, FunctionType):
-        return None
-    return function.__code__ if is_script(function.__code__, function.__module__) else None
+    called = type(held.get("loss") if function is None else function)
+    for each in (function, *(getattr(called, name, None) for name in ("__call__", "forward"))):
+        if isinstance(each, FunctionType) and is_script(each.__code__, each.__module__):
+            return each.__code__
+    return None
 
 
 def _is_without_lines(code: CodeType) -> bool:

@@ -125,6 +125,8 @@ class ScriptSources:
             code = method.of_script(site.owners)
             if method.computed_before and site.computed_by is not None:
                 return self._returned(site.computed_by, only_named=False)
+            if method.computed_before and site.computed_elsewhere:
+                return []
             if code is not None:
                 text = "\n".join(self._lines_of(site.code.co_filename))
                 if any(option in text for option in method.unless):
