@@ -181,10 +181,10 @@ COMPUTED_BY_A_PACKAGE = HEAD.replace("  # at: loss", "").replace(
 # a function of no file, whose option has no name in the script
 COMPUTED_WITHOUT_A_FILE = (
     HEAD.replace("  # at: loss", "")
-    .replace("train_dataset=rows)", "train_dataset=rows, **{'compute_' + 'loss_func': given})")
+    .replace("train_dataset=rows)", "train_dataset=rows, **{'compute_' + 'loss_func': of_no_file})")
     .replace(
         "rows = ",
-        """given = eval(
+        """of_no_file = eval(
     "lambda outputs, labels, num_items_in_batch: cross_entropy(outputs.logits, labels)",
     {"cross_entropy": nn.functional.cross_entropy},
 )

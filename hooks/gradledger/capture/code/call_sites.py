@@ -241,11 +241,11 @@ def nearest_call_site(frame: FrameType | None) -> CallSite | None:
         return site
     functions = (_function_of_loss(owner) for owner in owners)
     computed_by = next((code for code in functions if code is not None), None)
-    given = any(_held(owner).get("compute_loss_func") is not None for owner in owners)
+    has_function = any(_held(owner).get("compute_loss_func") is not None for owner in owners)
     return site._replace(
         owners=tuple(map(type, owners)),
         computed_by=computed_by,
-        computed_elsewhere=given and computed_by is None,
+        computed_elsewhere=has_function and computed_by is None,
     )
 
 
