@@ -141,7 +141,7 @@ def check_charts(rows: Sequence[EvaluatedStep]) -> None:
 
 
 def is_new(shown: object) -> bool:
-    """Whether it is asked for the first time."""
+    """Whether it is seen for the first time."""
     text = repr(shown)
     new = text not in SHOWN
     SHOWN.add(text)

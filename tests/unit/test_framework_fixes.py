@@ -121,6 +121,11 @@ def test_a_loss_that_is_divided_is_not_divided_after_backward_again() -> None:
     for before, expected in ((1.0, fixes.TOKEN_MEAN["plain"]), (0.25, divided)):
         clip = Event("clip_norm", 2, norm=2.0, limit=1.0, factor=before)
         assert shown({}, post_factor=before / 2, events=[clip]) == expected
+    # by Fabric; and in words, for another loss
+    fabric = fixes.TOKEN_MEAN["fabric"] + fixes.NOTE_OF_LOOP
+    assert shown({"environment": {"lightning_fabric": "in use"}}, post_factor=0.5) == fabric
+    words = fixes.SUM_OVER_WINDOW + fixes.NOTE_OF_LOOP
+    assert shown({}, kind="MseLossBackward0", post_factor=0.5) == words
 
 
 def test_a_mean_by_class_weights_is_fixed_by_their_sum() -> None:

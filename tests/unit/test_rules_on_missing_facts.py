@@ -68,7 +68,7 @@ def test_the_answer_says_that_values_were_changed_after_the_reduction_was_judged
     clipped = record([term(50, 1 / 200)] * 4, post_factor=None, changed=True)
     node = next(n for n in judged([facts(clipped)]).tree if n.node == "reduction")
     assert node.status == "ok"
-    assert node.reason.count("what changes the gradients after them is not judged") == 1
+    assert node.reason.count("changes of the gradients by hooks or by the loop are not judged") == 1
 
 
 @pytest.mark.parametrize(("share", "status"), [(1 / 2, "ok"), (2.0, "not_measured")])

@@ -228,7 +228,8 @@ def has_code(text: str) -> bool:
 
 
 def framework(run: RunInfo) -> str:
-    """The framework that runs the loop: as configured, else that whose backward is called.
+    """The framework that runs the loop: as configured, else Fabric or Accelerate, if any call is
+    made through it.
 
     Else Accelerate, if it is imported without transformers, which imports it.
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gradledger_monitor.model.losses.repeated import repeated_backwards
+from gradledger_monitor.model.numbers import number as as_number
 from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.tolerances import WEIGHT
@@ -72,7 +73,7 @@ def is_scaled_by_loop(facts: StepFacts) -> bool:
     """
     if facts.factor_unmeasured is not None or facts.calls("clip_norm"):
         return False
-    return not Near(_factor_of_loop(facts), facts.tolerance)(1.0)
+    return not Near(factor_of_loop(facts), facts.tolerance)(1.0)
 
 
 def divides_after_backward(facts: StepFacts, number: int) -> bool:
@@ -82,19 +83,19 @@ def divides_after_backward(facts: StepFacts, number: int) -> bool:
     """
     if facts.factor_unmeasured is not None or facts.record.pipeline:
         return False
-    return Near(_factor_of_loop(facts), facts.tolerance)(1 / number)
+    return Near(factor_of_loop(facts), facts.tolerance)(1 / number)
 
 
 def divides_own_by_ranks(facts: StepFacts) -> bool:
     """Whether ranks that communicate divide gradients by R, and yet step on their own ones."""
     if facts.averaged or facts.factor_unmeasured is not None or not facts.record.collectives_after:
         return False
-    return Near(_factor_of_loop(facts), facts.tolerance)(1 / facts.run.world_size)
+    return Near(factor_of_loop(facts), facts.tolerance)(1 / facts.run.world_size)
 
 
 def is_left_by_loop(facts: StepFacts) -> bool:
     """Whether the loop does nothing to the gradients after backward, but to unscale and to clip."""
-    return facts.factor_unmeasured is None and Near(_factor_of_loop(facts), facts.tolerance)(1.0)
+    return facts.factor_unmeasured is None and Near(factor_of_loop(facts), facts.tolerance)(1.0)
 
 
 def divides_by_count_after_backward(facts: StepFacts) -> bool:
@@ -105,10 +106,21 @@ def divides_by_count_after_backward(facts: StepFacts) -> bool:
     """
     if facts.tolerance > WEIGHT:
         return True
-    divisor = 1 / (_factor_of_loop(facts) or 1.0)
+    divisor = 1 / (factor_of_loop(facts) or 1.0)
     multiples = [divisor * n for n in (1, facts.run.world_size, facts.micro_batches)]
     return any(m > 1 and abs(m - round(m)) <= SINGLE * m for m in multiples)
 
 
-def _factor_of_loop(facts: StepFacts) -> float:
+def factor_between(facts: StepFacts) -> float | None:
+    """The one number that multiplies the gradients between all backwards, if there is one.
+
+    The schedule of a pipeline does it for the loop.
+    """
+    factors = [f for _, m in facts.applied if (f := as_number(m.rescaled)) is not None]
+    if facts.record.pipeline or not factors or len(factors) < facts.micro_batches - 1:
+        return None
+    return factors[0] if all(map(Near(factors[0], facts.tolerance), factors)) else None
+
+
+def factor_of_loop(facts: StepFacts) -> float:
     return facts.shared_factors[facts.lowest_rank] * (facts.scale or 1.0)

@@ -28,7 +28,9 @@ _NO_MISTAKE: frozenset[Pattern] = frozenset({"fair", "coefficient", "clipped"})
 
 # The share of the gradient's weight from which a mistake in it is a warning, not information.
 LEAST_SHARE = 0.01
-CHANGED_LATER = "as of the backwards: what changes the gradients after them is not judged"
+CHANGED_LATER = (
+    "judged by the losses; changes of the gradients by hooks or by the loop are not judged"
+)
 
 
 def no_mistake(window: Window) -> Outcome | None:

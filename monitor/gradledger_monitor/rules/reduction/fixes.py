@@ -12,7 +12,11 @@ from typing import Literal
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.model.step_facts import RunInfo, StepFacts
-from gradledger_monitor.rules.balance.after_backward import is_scaled_by_loop
+from gradledger_monitor.rules.balance.after_backward import (
+    factor_between,
+    factor_of_loop,
+    is_scaled_by_loop,
+)
 from gradledger_monitor.rules.balance.evidence import Near
 from gradledger_monitor.rules.framework_fixes import framework
 from gradledger_monitor.rules.objective_names import element_name
@@ -260,9 +264,6 @@ fabric.backward(loss / len(window))        # the micro-batches in this window, n
 trainer = Trainer(..., limit_train_batches=batches // K * K)""",
 }
 
-# These divide a loss by all that it is divided by.
-_WHOLE_DIVISIONS = (TOKEN_MEAN, CLASS_WEIGHTED_MEAN, TERM_MEAN, WINDOW_LENGTH)
-
 OF_CAUSAL_MODELS = "    # causal LM: labels[:, 1:]"
 
 SUM_OVER_WINDOW = """\
@@ -294,7 +295,8 @@ NOTE_TRAINER = """
 # default, the Trainer multiplies the result of a compute_loss_func by the number of processes."""
 
 NOTE_OF_LOOP = """
-# The gradients are not divided after backward then: leave out a division by a count or by K."""
+# Then divide the gradients nowhere else: leave out a division by a count or by K after a backward,
+# or in hooks of the parameters."""
 
 NOTE_ACCELERATE = """
 # with accelerator.backward(loss): loss * accelerator.gradient_accumulation_steps, it divides"""
@@ -305,6 +307,10 @@ def token_mean(facts: StepFacts, objective: Objective | None) -> str:
 
     If it weighs its classes, or is divided by its own weights, divided by the sum of the weights.
     """
+    return _token_mean(facts, objective) + (NOTE_OF_LOOP if _divides_later(facts) else "")
+
+
+def _token_mean(facts: StepFacts, objective: Objective | None) -> str:
     if objective is not None and objective.reading.unit == "loss_weights":
         return SUM_OVER_WEIGHTS
     several = len(facts.objectives) > 1
@@ -384,19 +390,24 @@ def of_loop(fixes: dict[Loop, str], facts: StepFacts, otherwise: str = SUM_OVER_
     if used not in fixes:
         counts = otherwise == SUM_OVER_WINDOW and framework(facts.run) == "transformers"
         return otherwise + (NOTE_TRAINER if counts else "")
-    is_plain, code = used in PLAIN_LOOPS, fixes[used]
-    if is_plain and any(fixes is each for each in _WHOLE_DIVISIONS) and _divides_later(facts):
-        code += NOTE_OF_LOOP
-    return code + (NOTE_ACCELERATE if is_plain and "accelerate" in facts.run.environment else "")
+    note = NOTE_OF_LOOP if fixes is WINDOW_LENGTH and _divides_later(facts) else ""
+    imported = used in PLAIN_LOOPS and "accelerate" in facts.run.environment
+    return fixes[used] + note + (NOTE_ACCELERATE if imported else "")
 
 
 def _divides_later(facts: StepFacts) -> bool:
-    """Whether the loop multiplies gradients after backward, more than to unscale and to clip."""
+    """Whether the loop divides gradients after a backward, more than to unscale and to clip.
+
+    The schedule of a pipeline and DeepSpeed do it for the loop.
+    """
+    if facts.record.pipeline or "deepspeed" in facts.run.environment:
+        return False
     factors = [number(clip.factor) or 1.0 for clip in facts.own_calls("clip_norm")]
     near = Near(1.0, facts.tolerance)
     unscaled = [factor * (facts.scale or 1.0) for factor in factors]
     before_clip = any(not near(a) and not near(b) for a, b in zip(factors, unscaled, strict=True))
-    return before_clip or is_scaled_by_loop(facts)
+    after = factor_of_loop(facts) if is_scaled_by_loop(facts) else 1.0
+    return before_clip or min(after, factor_between(facts) or 1.0) < 1.0
 
 
 def loop(facts: StepFacts) -> Loop:
