@@ -2940,6 +2940,7 @@ def test_micro_batches_that_are_divided_by_different_numbers_lack_the_division_b
         ([38, 38, 38, 38], 2.0),  # by the count of the window
         ([9, 12, 9, 12], 2.0),  # two numbers: of a stale count
         ([9.5, 12.25, 10, 7], 2.0),  # no counts
+        ([201, 12, 10, 7], 2.0),  # 201 counts more than the micro-batch holds
         ([9, 12, 10, 7], 0.5),  # 2/K
     ],
 )

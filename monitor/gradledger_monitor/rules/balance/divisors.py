@@ -71,10 +71,14 @@ def by_divisors_of_micro_batches(
 ) -> Diagnosis | None:
     """Each micro-batch is divided by another number, such as of boxes, and nothing by K.
 
-    Whatever these numbers count, each micro-batch is normalised, and K of them are added.
+    Whatever these numbers count of a micro-batch, it is normalised, and K of them are added. A
+    larger number counts something else, such as the tokens of another window.
     """
     divisors = divisors_of_micro_batches(facts, objective)
     if divisors is None or not is_left_by_loop(facts) or may_be_of_episodes(facts, objective):
+        return None
+    most = [max(count or 0.0 for count in _counts_of(term)) for term in objective.terms]
+    if any(divisor > count for divisor, count in zip(divisors, most, strict=True)):
         return None
     k = facts.micro_batches_of(objective)
     first, second = list(dict.fromkeys(divisors))[:2]
