@@ -1041,34 +1041,15 @@ def test_the_steps_of_an_episode_may_add_up() -> None:
     assert {d.reason for d in windows(*steps) if d.pattern != "pending"} == {EPISODES}
 
 
-def without_advantage(steps: int, weight: float, **more: Any) -> Term:
-    """A policy loss with one more step, whose advantage is 0."""
-    loss = dataclasses.replace(policy_loss(steps, weight), undivided=not more, **more)
-    return dataclasses.replace(loss, size=steps + 1, elements=steps + 1)
-
-
 def test_a_step_of_an_episode_may_have_no_advantage() -> None:
     """As the one in the middle, where each step has one reward, and returns are normalised."""
-    steps = [
-        facts(record([[without_advantage(n, 1.0) for n in sizes]])) for sizes in EPISODE_LENGTHS
-    ]
+
+    def of_zero(n: int) -> Term:
+        loss = dataclasses.replace(policy_loss(n, 1.0), undivided=True)
+        return dataclasses.replace(loss, size=n + 1, elements=n + 1)
+
+    steps = [facts(record([[of_zero(n) for n in sizes]])) for sizes in EPISODE_LENGTHS]
     assert {d.reason for d in windows(*steps) if d.pattern != "pending"} == {EPISODES}
-
-
-@pytest.mark.parametrize(
-    ("divisor", "may_be"),
-    [(4.0, True), (5.0, False), (0.0, False)],  # 0: it was not read
-)
-def test_the_steps_of_episodes_may_add_up_and_the_episodes_be_averaged(
-    divisor: float, may_be: bool
-) -> None:
-    """Here, each step has one reward, and returns are normalised: that in the middle has none."""
-    steps = [
-        facts(record([without_advantage(n, 1 / 4, divisors=[divisor]) for n in sizes]))
-        for sizes in EPISODE_LENGTHS
-    ]
-    reasons = {d.reason for d in windows(*steps) if d.pattern != "pending"}
-    assert (reasons == {EPISODES}) == may_be
 
 
 @pytest.mark.parametrize(

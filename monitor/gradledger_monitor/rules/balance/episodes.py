@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from gradledger_monitor.ingest.schema import Term
 from gradledger_monitor.model.losses.term_weights import differ, has_own_weights
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.objectives import Objective
@@ -56,35 +55,25 @@ def _are_fixed(micro_batches: list[list[float]]) -> bool:
 def may_be_of_episodes(facts: StepFacts, objective: Objective, past: Sequence[Closed] = ()) -> bool:
     """Whether a loss, or one beside it with the same steps, may be a policy loss of episodes."""
     steps = _steps(objective)
-    k = facts.micro_batches
-    return any(_may_be_policy_loss(o, k, past) and _steps(o) == steps for o in facts.objectives)
+    return any(_may_be_policy_loss(o, past) and _steps(o) == steps for o in facts.objectives)
 
 
-def _may_be_policy_loss(objective: Objective, k: int, past: Sequence[Closed]) -> bool:
+def _may_be_policy_loss(objective: Objective, past: Sequence[Closed]) -> bool:
     """Whether the loss weighs every element of each micro-batch, by numbers that vary.
 
     By numbers of both signs, unless what divides them counts a part of the elements: these are in
-    two losses. In a sum that nothing divides, or the number of micro-batches, which are episodes, a
-    step may have an advantage of zero. Or by positive ones, if micro-batches have one dimension and
-    different lengths, and no sum of these numbers divides them. In a batch of padded sequences, a
-    mask leaves out some elements.
+    two losses. In a sum that nothing divides, a step may have an advantage of zero. Or by positive
+    ones, if micro-batches have one dimension and different lengths, and no sum of these numbers
+    divides them. In a batch of padded sequences, a mask leaves out some elements.
     """
     terms = [term.loss_term for term in objective.terms]
     signed = all(term.weight_size is not None and number(term.weight_min) for term in terms)
-    if signed and all(_divides_no_part(term, k) for term in terms):
+    if signed and all(term.undivided or term.elements in (None, term.tokens) for term in terms):
         return True
     flat = all(term.rows in (None, term.size) and term.size == term.elements for term in terms)
     weighs = all(has_own_weights(term) or term.tokens == 1 for term in terms)
     whole = objective.elements_count and objective.reading.unit == "elements"
     return whole and flat and weighs and _lengths_differ(objective, past)
-
-
-def _divides_no_part(term: Term, k: int) -> bool:
-    """Whether all elements have weights, or what divides them does not count those that have."""
-    if term.undivided or term.elements in (None, term.tokens):
-        return True
-    divisor = math.prod(number(each) or 0.0 for each in term.divisors)
-    return bool(term.divisors) and math.isclose(divisor, k)
 
 
 def _lengths_differ(objective: Objective, past: Sequence[Closed]) -> bool:
