@@ -9,6 +9,8 @@ import pytest
 from gradledger_monitor.model.findings import EvaluationResult
 from helpers.facts import facts, judged, record, term
 
+CHUNKS = ([0.15, 0.35], [0.25, 0.25])  # weights in two micro-batches
+
 
 def evaluation(weights: Sequence[float], data: Sequence[float | None]) -> EvaluationResult:
     """The evaluation of windows of means over 8 tokens with these weights, on these batches."""
@@ -38,3 +40,16 @@ def test_batches_of_equal_weight_in_sum_are_no_finding(
     result = evaluation(weights, data)
     assert result.coverage["reduction.token_weights_unequal"].startswith(found)
     assert result.verdict == verdict
+
+
+def test_the_chunks_of_a_micro_batch_are_no_further_backwards() -> None:
+    """Two batches have the same weight in sum, and the tokens of a chunk have another one."""
+    steps = []
+    for number in range(1, 4):
+        chunks = [[term(8, weight / 8, head=1) for weight in pair] for pair in CHUNKS]
+        sent = record(chunks, number)
+        sent.micro_batches[0].fingerprint, sent.micro_batches[1].fingerprint = number, number + 0.5
+        steps.append(facts(sent))
+    result = judged(steps)
+    assert result.coverage["reduction.token_weights_unequal"] == "finding"
+    assert result.verdict == "broken"

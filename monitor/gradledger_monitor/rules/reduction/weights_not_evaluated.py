@@ -120,19 +120,24 @@ def why_not_evaluated(
 
 
 def _has_equal_batches(objective: Objective, facts: StepFacts) -> bool:
-    """Whether several backwards are of one batch, and each batch has the same weight in sum."""
+    """Whether several backwards are of one batch, and each batch has the same weight in sum.
+
+    The chunks of one micro-batch have one backward.
+    """
     data = {
         (rank, index): data_of(micro_batch)
         for rank, applied in facts.applied_by_rank.items()
         for index, micro_batch in applied
     }
+    backwards = {(term.rank, term.micro_batch) for term in objective.terms}
+    batches = {(rank, data[rank, index]) for rank, index in backwards}
+    if len(batches) == len(backwards) or any(of_batch is None for _, of_batch in batches):
+        return False
     sums: dict[tuple[int, float | None, float], float] = {}
     for term in objective.terms:
         key = term.rank, data[term.rank, term.micro_batch], term.tokens
         sums[key] = sums.get(key, 0.0) + term.weight
-    is_known = all(of_batch is not None for _, of_batch, _ in sums)
-    equal = Near(next(iter(sums.values())), facts.tolerance)
-    return is_known and len(sums) < len(objective.terms) and all(map(equal, sums.values()))
+    return all(map(Near(next(iter(sums.values())), facts.tolerance), sums.values()))
 
 
 def _is_multiplied(objective: Objective) -> bool:
