@@ -33,12 +33,14 @@ if (batch_idx + 1) % K == 0:
     optimizer.step()
     optimizer.zero_grad()                      # once per window"""
 
-_ZEROED_BY_TRAINER = """\
-# The Trainer zeroes the gradients after each step: no zero_grad in training_step or in a callback.
-"""
+_ZEROED_BY_TRAINER = (
+    "# The Trainer zeroes the gradients after each step: no zero_grad in training_step or in a "
+    "callback."
+)
 
 _TRAINER = f"""\
-{_ZEROED_BY_TRAINER}def training_step(self, model, inputs, num_items_in_batch=None):
+{_ZEROED_BY_TRAINER}
+def training_step(self, model, inputs, num_items_in_batch=None):
     return super().training_step(model, inputs, num_items_in_batch)"""
 
 # of LightningModules: of what synchronises too often, and at another micro-batch

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gradledger_monitor.model.losses.repeated import repeated_backwards
-from gradledger_monitor.model.numbers import number as as_number
+from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.tolerances import WEIGHT
@@ -58,12 +58,12 @@ def excess_of_combination(facts: StepFacts) -> int | float | None:
     return next((each for each in (parts, 1 / parts, *of_groups) if near(each)), None)
 
 
-def multiplied_later(facts: StepFacts, number: float) -> bool:
+def multiplied_later(facts: StepFacts, times: float) -> bool:
     """Whether the loop multiplies by that what the wrapper has averaged, without the loss scale."""
     if not facts.averaged or facts.all_reduce is not None or facts.factor_unmeasured:
         return False
     factor = facts.shared_factors[facts.lowest_rank] * (facts.scale or 1.0)
-    return Near(factor, facts.tolerance)(number)
+    return Near(factor, facts.tolerance)(times)
 
 
 def is_scaled_by_loop(facts: StepFacts) -> bool:
@@ -76,14 +76,14 @@ def is_scaled_by_loop(facts: StepFacts) -> bool:
     return not Near(factor_of_loop(facts), facts.tolerance)(1.0)
 
 
-def divides_after_backward(facts: StepFacts, number: int) -> bool:
+def divides_after_backward(facts: StepFacts, divisor: int) -> bool:
     """Whether the loop divides the gradients by that after backward, without clipping.
 
     The schedule of a pipeline does it for the loop.
     """
     if facts.factor_unmeasured is not None or facts.record.pipeline:
         return False
-    return Near(factor_of_loop(facts), facts.tolerance)(1 / number)
+    return Near(factor_of_loop(facts), facts.tolerance)(1 / divisor)
 
 
 def divides_own_by_ranks(facts: StepFacts) -> bool:
@@ -116,7 +116,7 @@ def factor_between(facts: StepFacts) -> float | None:
 
     The schedule of a pipeline does it for the loop.
     """
-    factors = [f for _, m in facts.applied if (f := as_number(m.rescaled)) is not None]
+    factors = [f for _, m in facts.applied if (f := number(m.rescaled)) is not None]
     if facts.record.pipeline or not factors or len(factors) < facts.micro_batches - 1:
         return None
     return factors[0] if all(map(Near(factors[0], facts.tolerance), factors)) else None

@@ -98,7 +98,7 @@ class GradsNotZeroed(Rule):
             return self._finding(facts, "Gradients of another loss leak into the step", summary)
         title = "Gradients are not zeroed between steps"
         if self._apart > 1 and self._steps > 1:
-            return self._finding(facts, title, NOT_ZEROED + _apart(self._apart), FIX_APART)
+            return self._finding(facts, title, NOT_ZEROED + _accumulation(self._apart), FIX_APART)
         return self._finding(facts, title, NOT_ZEROED)
 
     def _count(self, facts: StepFacts, fresh: bool) -> None:
@@ -133,7 +133,7 @@ NOT_ZEROED = (
 )
 
 
-def _apart(steps: int) -> str:
+def _accumulation(steps: int) -> str:
     return (
         f" The last two times that they were zeroed are {steps} steps apart, and each step follows "
         f"1 micro-batch. If an accumulation over {steps} micro-batches is meant, the optimizer "

@@ -395,6 +395,11 @@ def of_loop(fixes: dict[Loop, str], facts: StepFacts, otherwise: str = SUM_OVER_
     return fixes[used] + note + (NOTE_ACCELERATE if imported else "")
 
 
+def of_plain_loop(code: str, facts: StepFacts, words: str) -> str:
+    """The code in a loop of PyTorch alone, whose fixes are proved by programs; else the words."""
+    return code if loop(facts) in PLAIN_LOOPS else words
+
+
 def _divides_later(facts: StepFacts) -> bool:
     """Whether the loop divides gradients after a backward, more than to unscale and to clip.
 

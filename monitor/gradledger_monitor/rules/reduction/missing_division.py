@@ -36,7 +36,7 @@ from gradledger_monitor.rules.reduction.fixes import (
     Loop,
     division_of_one,
     factor_fix,
-    loop,
+    of_plain_loop,
 )
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding
 
@@ -274,45 +274,52 @@ def _for_inputs(window: Window) -> int:
 
 
 def _of_inputs(window: Window, count: int, effect: str) -> Outcome:
-    k, objective = micro_batches(window), window.balance.objective
-    assert objective is not None
     one = count == 1
-    return finding(
-        "warning",
+    return _of_others(
+        window,
         f"{counted(count, 'backward')} for the gradient of an input add{'s' * one} to a step",
-        f"All {k} backwards of this window are on the same batch, and the first "
-        f"{'gives' if one else f'{count} give'} a gradient to an input, as those of an adversarial "
-        f"attack do. {'Its' if one else 'Their'} gradients in the parameters were not zeroed "
-        f"before the step. The balance is {significant(objective.ledger.balance)} instead of "
-        f"{significant(intended(window))}: the gradient is a sum of {counted(k, 'micro-batch')}. "
-        f"{effect}.",
-        FIX_OF_INPUTS if loop(window.facts) in PLAIN_LOOPS else ZERO_THEM,
-        balance=round(objective.ledger.balance, 6),
-        micro_batches=k,
+        f"All {micro_batches(window)} backwards of this window are on the same batch, and the "
+        f"first {'gives' if one else f'{count} give'} a gradient to an input, as those of an "
+        f"adversarial attack do. {'Its' if one else 'Their'} gradients in the parameters were not "
+        "zeroed before the step.",
+        effect,
+        FIX_OF_INPUTS,
         for_inputs=count,
-        factor=k,
-        misallocation=round(objective.ledger.misallocation, 6),
     )
 
 
 def _of_leftovers(window: Window, calls: list[int], effect: str) -> Outcome:
-    k, objective = micro_batches(window), window.balance.objective
-    assert objective is not None
     lines = "another line" if len(set(calls)) == 1 else "other lines"
     adds = f"{counted(len(calls), 'backward')} of {lines} add{'s' * (len(calls) == 1)}"
     usual = len(window.facts.applied) - len(calls)
-    return finding(
-        "warning",
+    return _of_others(
+        window,
         f"{adds} to a step",
         f"Most windows before had {counted(usual, 'backward')}. This one begins with {len(calls)} "
         f"of {lines} of the script, whose gradients were not zeroed before the usual "
-        f"{'one' if usual == 1 else 'ones'}. The balance is "
-        f"{significant(objective.ledger.balance)} instead of {significant(intended(window))}: the "
-        f"gradient is a sum of {counted(k, 'micro-batch')}. {effect}.",
-        FIX_OF_OTHER_LINE if loop(window.facts) in PLAIN_LOOPS else ZERO_THEM,
+        f"{'one' if usual == 1 else 'ones'}.",
+        effect,
+        FIX_OF_OTHER_LINE,
+        of_other_lines=len(calls),
+    )
+
+
+def _of_others(
+    window: Window, title: str, stated: str, effect: str, fix: str, **evidence: int
+) -> Outcome:
+    """Backwards that may not be meant to train add to a step."""
+    k, objective = micro_batches(window), window.balance.objective
+    assert objective is not None
+    return finding(
+        "warning",
+        title,
+        f"{stated} The balance is {significant(objective.ledger.balance)} instead of "
+        f"{significant(intended(window))}: the gradient is a sum of {counted(k, 'micro-batch')}. "
+        f"{effect}.",
+        of_plain_loop(fix, window.facts, ZERO_THEM),
         balance=round(objective.ledger.balance, 6),
         micro_batches=k,
-        of_other_lines=len(calls),
+        **evidence,
         factor=k,
         misallocation=round(objective.ledger.misallocation, 6),
     )

@@ -22,7 +22,7 @@ from gradledger_monitor.rules.reduction.fixes import (
     PLAIN_LOOPS,
     WINDOW_LENGTH,
     factor_fix,
-    loop,
+    of_plain_loop,
 )
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding
 
@@ -171,7 +171,7 @@ def _before(window: Window) -> Outcome:
         f"The first balanced window holds {counted(full, 'micro-batch')}. The one before held {k}, "
         f"and its balance was {significant(ratio * declared(window))} = {k}/{full}"
         f"{of_declared(window)}. {intermittent_factor_effect(ratio, window.facts)}.",
-        FIX_BEFORE if loop(window.facts) in PLAIN_LOOPS else COUNT_FROM_ONE,
+        of_plain_loop(FIX_BEFORE, window.facts, COUNT_FROM_ONE),
         balance=round(ratio * declared(window), 6),
         micro_batches=k,
         usual_micro_batches=full,

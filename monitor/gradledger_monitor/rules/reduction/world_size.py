@@ -31,11 +31,10 @@ from gradledger_monitor.rules.reduction.fixes import (
     ONE_OF_BOTH_MORE,
     ONE_WORLD_SIZE_LESS,
     ONE_WORLD_SIZE_MORE,
-    PLAIN_LOOPS,
     SUM_OVER_WINDOW,
     factor_fix,
     fix_of_tokens,
-    loop,
+    of_plain_loop,
 )
 from gradledger_monitor.rules.reduction.parts_of_a_model import (
     SUM_MULTIPLIED,
@@ -358,7 +357,7 @@ def _ambiguous(window: Window, ranks: int) -> Outcome:
 
 def _fix(window: Window) -> str:
     if _multiplies_later(window) or _divides_later(window):
-        return FIX_AVERAGED if loop(window.facts) in PLAIN_LOOPS else NOTHING_FURTHER
+        return of_plain_loop(FIX_AVERAGED, window.facts, NOTHING_FURTHER)
     if window.facts.divisor is not None:
         by_framework = framework(window.facts.run) != "plain"
         fix = SUM_OVER_WINDOW if by_framework else FIX_BY_DIVISOR
