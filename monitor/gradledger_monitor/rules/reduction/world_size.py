@@ -12,7 +12,7 @@ from gradledger_monitor.model.tolerances import WEIGHT_HALF
 from gradledger_monitor.rules.balance.after_backward import multiplied_later
 from gradledger_monitor.rules.balance.evidence import Near, is_reduced_by_mean
 from gradledger_monitor.rules.balance.patterns import NORMALISED
-from gradledger_monitor.rules.ddp.common import unwaited
+from gradledger_monitor.rules.ddp.common import NO_STEP, unwaited
 from gradledger_monitor.rules.definition import DEFAULTS
 from gradledger_monitor.rules.framework_fixes import framework
 from gradledger_monitor.rules.gradient_scale_effects import constant_factor_effect
@@ -114,13 +114,24 @@ for parameter in experts.parameters():    # of the wrapper over fewer ranks, bef
 
 
 def _no_mistake_of_ranks(window: Window) -> Outcome | None:
-    """The outcome for one rank, or if the balance shows no mistake."""
+    """The outcome for one rank, or if the balance shows no mistake.
+
+    At the end of the process: unless the models became equal after the last step.
+    """
     facts = window.facts
+    if facts.record.left_open is not None:
+        return None if _models_become_equal(facts) else NO_STEP
     if scale_of_parts(facts) is not None:
         return None
     if facts.run.world_size == 1:
         return not_applicable("one rank")
     return None if _divisors(facts) or _unequal(facts) else no_mistake(window)
+
+
+def _models_become_equal(facts: StepFacts) -> bool:
+    """Whether the models of the ranks became equal, and not by an average or a copy."""
+    exchange = facts.exchange
+    return exchange is not None and exchange.equal and exchange.mixture not in ("average", "copy")
 
 
 def _divisors(facts: StepFacts) -> list[float]:
@@ -143,7 +154,9 @@ MAY_ADD_CHANGES_UP = (
     "and their models become equal without being averaged: whether the loop adds up the changes of "
     "all ranks is not known"
 )
-BALANCE_OFF_BY_RANKS = Precondition("the balance of several ranks is off", _no_mistake_of_ranks)
+BALANCE_OFF_BY_RANKS = Precondition(
+    "the balance of several ranks is off", _no_mistake_of_ranks, ended=True
+)
 
 
 class WorldSize(Rule):
@@ -192,17 +205,18 @@ class WorldSize(Rule):
 
     points_at = ("loss", "backward")
     precondition = BALANCE_OFF_BY_RANKS
-    state = declare(_equalised=bool)
+    state = declare(_equalised=bool, _alone=bool)
 
     def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
         super().__init__(thresholds)
         self._equalised = False  # the ranks' models became equal: no average, and no copy
+        self._alone = False  # it has reported that each rank steps on its own gradient
 
     def evaluate(self, window: Window) -> Outcome:
         """B = R or 1/R."""
-        exchange = window.facts.exchange
-        if exchange is not None and exchange.equal:
-            self._equalised |= exchange.mixture not in ("average", "copy")
+        self._equalised |= _models_become_equal(window.facts)
+        if window.facts.record.left_open is not None:
+            return Withdrawal("not_measured", MAY_ADD_CHANGES_UP) if self._alone else NO_STEP
         scale = scale_of_parts(window.facts)
         if scale is not None:
             return not_measured(SUM_MULTIPLIED.format(significant(scale)))
@@ -232,7 +246,9 @@ class WorldSize(Rule):
         if excess < 1 and _steps_alone(window.facts):
             if self._equalised:
                 return Withdrawal("not_measured", MAY_ADD_CHANGES_UP)
-            return _not_added_up(window, excess)
+            outcome = _not_added_up(window, excess)
+            self._alone |= outcome.status == "finding"
+            return outcome
         return finding(
             "warning",
             f"The gradient is {times} times too {size}: a factor of the world size{of_k}",
