@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -35,6 +36,8 @@ def export(store: Store, run: str, path: Path) -> ExportResult:
 
     Raises ``UnknownRun``, and ``OSError`` if the file cannot be written.
     """
+    if path.exists() and not path.is_file():  # the finished file would replace a device or a pipe
+        raise FileExistsError(errno.EEXIST, "exists, and is no file that can be replaced")
     unfinished = path.with_name(f"{path.name}.part")
     try:
         with suppress(FileNotFoundError):

@@ -6,6 +6,7 @@ import base64
 import dataclasses
 import hashlib
 import json
+import os
 import pickle
 import zlib
 from collections.abc import Iterator
@@ -261,6 +262,14 @@ def test_an_imported_verdict_does_not_replace_one_that_was_reached_here(
     restore(other, archive)
     evaluate_pending(other, 0)
     assert evaluation(other, "r") == before and not row(other).earlier_version
+
+
+def test_only_a_file_is_replaced(origin: Store, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(FileExistsError, match="no file that can be replaced"):
+        export(origin, "r", pipe)
+    assert pipe.is_fifo()
 
 
 def test_an_unknown_run_leaves_no_file(origin: Store, tmp_path: Path) -> None:
