@@ -37,6 +37,7 @@ def trial(runner: Runner, name: str) -> Trial:
         ("dies", "exit status -11, without the hooks 0"),
         ("changes_status", "exit status 3, without the hooks 0"),
         ("ends_late", "s later"),
+        ("ends_late_in_threads", "s later"),
         ("takes_memory", "MiB without the hooks"),
         (
             "fails_by_itself",

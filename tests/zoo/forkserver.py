@@ -18,12 +18,14 @@ import ctypes
 import gc
 import json
 import os
+import select
 import signal
 import sys
 import time
 from typing import Any
 
 PRELOADED = ("torch", "torch._dynamo", "torch.utils.data", "torch.distributed")
+SAMPLED_SECONDS = 0.05  # between two looks at the threads of a program
 MADV_POPULATE_READ = 22  # of Linux 5.14: map every page of a range, and read those of a file
 
 
@@ -68,21 +70,31 @@ def _map_libraries() -> None:
 def end_of(process: int, began: float) -> tuple[int, float, int]:
     """Wait for a child: its wait status, its seconds, and its peak of resident memory in KiB.
 
-    The time for which its main thread was ready to run and had no processor is not counted: that
-    is the load of the machine.
+    The time for which its threads were ready to run and had no processor is not counted: that is
+    the load of the machine. What is left is at least its CPU time.
     """
-    os.waitid(os.P_PID, process, os.WEXITED | os.WNOWAIT)
-    seconds = time.monotonic() - began - _delay(process)
+    delays: dict[str, float] = {}  # of each thread, also of those that have ended
+    descriptor = os.pidfd_open(process)
+    while not select.select([descriptor], [], [], SAMPLED_SECONDS)[0]:
+        delays.update(_delays(process))
+    os.close(descriptor)
+    delays.update(_delays(process))
+    seconds = time.monotonic() - began
     _, status, usage = os.wait4(process, 0)
-    return status, seconds, usage.ru_maxrss
+    used = min(seconds, usage.ru_utime + usage.ru_stime)
+    return status, max(used, seconds - sum(delays.values())), usage.ru_maxrss
 
 
-def _delay(process: int) -> float:
+def _delays(process: int) -> dict[str, float]:
+    """The seconds for which each of its threads waited for a processor so far."""
+    delays = {}
     try:
-        with open(f"/proc/{process}/schedstat", encoding="ascii") as file:
-            return int(file.read().split()[1]) / 1e9
-    except (OSError, IndexError):  # a kernel that does not count it
-        return 0.0
+        for thread in os.listdir(f"/proc/{process}/task"):
+            with open(f"/proc/{process}/task/{thread}/schedstat", encoding="ascii") as file:
+                delays[thread] = int(file.read().split()[1]) / 1e9
+    except (OSError, IndexError):  # a thread that ended, or a kernel that does not count it
+        pass
+    return delays
 
 
 def _answer(value: Any) -> None:

@@ -34,7 +34,7 @@ class Outcome:
     status: int  # the exit status; of a process that died by a signal, minus its number
     stdout: bytes
     stderr: str
-    seconds: float  # from its start to its end, without those for which it had no processor
+    seconds: float  # from its start to its end, without those for which it waited for a processor
     peak_kib: int  # of resident memory, of the process or of the largest one it waited for
     timed_out: bool = False
 
