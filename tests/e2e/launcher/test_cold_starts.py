@@ -49,12 +49,17 @@ def test_an_environment_without_gradledger_is_observed_too(launch: Launch, tmp_p
     assert done.stderr == ""
 
 
-@pytest.mark.parametrize(("loop", "status", "rules"), [(CLASSIC, 1, [UNEQUAL]), (CORRECTED, 0, [])])
+@pytest.mark.parametrize(
+    ("command", "status", "rules"),
+    [
+        (["--", *train(CLASSIC, 6, python=sys.executable)], 1, [UNEQUAL]),
+        (train(CORRECTED, 6)[1:], 0, []),  # the script alone
+    ],
+)
 def test_a_training_is_checked(
-    launch: Launch, tmp_path: Path, loop: str, status: int, rules: list[str]
+    launch: Launch, tmp_path: Path, command: list[str], status: int, rules: list[str]
 ) -> None:
-    command = train(loop, 6, python=sys.executable)
-    done = launch("check", "--json", tmp_path / "v.json", "--", *command)
+    done = launch("check", "--json", tmp_path / "v.json", *command, PATH="/nowhere")
     report = verdict(tmp_path / "v.json")
     assert done.returncode == status, done.stderr
     assert [finding["rule"] for finding in report["findings"]] == rules

@@ -217,11 +217,6 @@ def test_a_script_alone_is_run_by_this_python(launch: Launch, tmp_path: Path, pa
     assert verdict(tmp_path / "v.json")["reason"].startswith("no step was recorded: Python ran; ")
 
 
-def test_the_steps_of_a_script_alone_are_recorded(launch: Launch, tmp_path: Path) -> None:
-    done = launch("check", "--json", tmp_path / "v.json", *train(CORRECTED, 3)[1:], PATH="/nowhere")
-    assert (done.returncode, verdict(tmp_path / "v.json")["steps"]) == (0, 3), done.stderr
-
-
 def test_a_severity_below_fail_on_does_not_fail_the_check(launch: Launch, tmp_path: Path) -> None:
     # divided by twice the tokens: the balance is 0.5 in every step, which is a warning at most
     text = TRAIN.read_text().replace("loss * ranks / count", "loss * ranks / (2 * count)")
