@@ -332,3 +332,46 @@ def test_parts_that_may_not_reach_the_loss_at_first_show_nothing(
 )
 def test_other_ranks_of_one_batch_are_left_alone(prints: Any, losses: Any) -> None:
     assert in_parts(prints, losses) == ""
+
+
+def beside_an_expert(name: str, expert: tuple[float, ...], at_first: float) -> tuple[str, str]:
+    """What is found, and the coverage, where a matrix that was equal on all ranks drifts.
+
+    Each rank has an expert, to which all send tokens; ``at_first``: the sum of that matrix.
+    """
+    windows = []
+    for number in (1, 2):
+        sent = ranks(0.25, 0.25, exchanges=True)
+        for rank, step in enumerate(sent):
+            assert step.samples is not None
+            step.samples.at_step[3:] = added(EXPERTS, [rank], 0.25)
+            step.step = number
+            then = at_first + (number - 1) * (0.1 + rank)
+            prints = [5.123456 + number, expert[rank] + number, then]
+            names = ["moe.gate.weight", "moe.expert.weight", name]
+            step.replica = Replica(3, [0, 1, 2], prints, [[4, 4]] * 3, names)
+        windows.append(facts(*sent))
+    return drift(*windows), judged(windows).coverage["ddp.replica_drift"]
+
+
+DRAWN_APART = (1.234567, 2.345678, 3.456789, 4.567891)
+
+
+def test_a_router_that_is_left_out_beside_experts_is_named() -> None:
+    summary, _ = beside_an_expert("moe.router.weight", DRAWN_APART, 0.1234567)
+    assert "1 of 3 parameters differs" in summary and "moe.router.weight" in summary
+
+
+@pytest.mark.parametrize(
+    ("expert", "at_first"),
+    [((1.234567,) * 4, 0.1234567), (DRAWN_APART, 1.0)],
+    ids=["experts of one seed", "a matrix of constants"],
+)
+def test_what_may_be_an_expert_is_not_measured(expert: tuple[float, ...], at_first: float) -> None:
+    summary, coverage = beside_an_expert("moe.router.weight", expert, at_first)
+    assert summary == "" and coverage.startswith("not_measured: the ranks send each other tokens")
+
+
+def test_constants_in_a_module_of_experts_are_a_part_of_it() -> None:
+    summary, coverage = beside_an_expert("moe.expert.scale", DRAWN_APART, 1.0)
+    assert summary == "" and coverage.startswith("ok")

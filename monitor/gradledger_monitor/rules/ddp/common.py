@@ -99,6 +99,16 @@ def synced(record: StepRecord, micro_batch: MicroBatch) -> bool:
     return record.wrapper is not None
 
 
+def synced_beside(facts: StepFacts) -> bool:
+    """Whether DDP synchronised in this window on all ranks, and nothing communicated after it."""
+    return all(
+        record.sync != "averaged"
+        and not (record.skipped or record.averaging or record.collectives_after)
+        and any(m.wrapper == "sync" and m.collectives for m in record.micro_batches)
+        for record in facts.records.values()
+    )
+
+
 def may_be_divided(facts: StepFacts) -> bool:
     """Whether ranks without a wrapper may be those of model parallelism, and hold no replicas.
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Sized
+from collections.abc import Mapping, Sequence, Sized
 
-from gradledger_monitor.model.findings import Outcome
+from gradledger_monitor.model.findings import Doubt, Outcome
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.ddp.common import finite_values
 from gradledger_monitor.rules.ddp.groups_apart import shown
@@ -32,6 +32,11 @@ FIX_OF_HOOK = """\
 DIFFERED_AT_START = (
     "some parameters differ between the ranks from the start: whether the model uses them, and the "
     "loop combines their gradients, is not known"
+)
+
+MAY_BE_EXPERTS = (
+    "the ranks send each other tokens by all-to-all, and parameters that were equal on all of them "
+    "differ now: whether these are experts, which each rank trains for itself, is not known"
 )
 
 HOOK_COMBINES_NOTHING = " The comm hook of DDP combines no gradients in this step."
@@ -198,6 +203,25 @@ def of_groups(replicas: Replicas, other: Sequence[Sequence[int]]) -> Outcome:
         combined=[list(group) for group in other[:16]],
         parameters=replicas.listed(parameters)[:16],
         parameters_total=total,
+    )
+
+
+def beside_experts(replicas: Replicas, parameters: Mapping[int, Sequence[int]]) -> Outcome:
+    """Of ranks that send each other tokens: what is no part of the experts that each holds."""
+    if not replicas.have_drawn(parameters):
+        return Doubt("not_measured", MAY_BE_EXPERTS)
+    names = replicas.listed(parameters)
+    shapes = ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")
+    return finding(
+        "error",
+        f"Left out of the all-reduce beside experts: {counted(len(parameters), 'parameter')}",
+        "The ranks send each other tokens by all-to-all, and each holds matrices of its own from "
+        f"the start, as experts are. {drift(parameters, replicas.total)}: {shapes}. What all ranks "
+        "draw from one seed, as a router, is no expert: without an all-reduce of its gradients, "
+        "each rank steps its copy on the tokens of that rank alone.",
+        FIX_BESIDE_SHARDS,
+        parameters=names[:16],
+        parameters_total=replicas.total,
     )
 
 

@@ -7,7 +7,10 @@ from collections.abc import Mapping
 from gradledger_monitor.model.clipping import clipping_of_window
 from gradledger_monitor.model.findings import Doubt, Outcome, Status
 from gradledger_monitor.model.numbers import number
-from gradledger_monitor.model.ranks.held_in_parts import exchange_activations
+from gradledger_monitor.model.ranks.held_in_parts import (
+    exchange_activations,
+    exchange_tokens,
+)
 from gradledger_monitor.model.ranks.manual_all_reduce import MORE_THAN_ONCE, ManualAllReduce
 from gradledger_monitor.model.ranks.norms import norms_differ
 from gradledger_monitor.model.ranks.topology import NORMALISED
@@ -20,6 +23,7 @@ from gradledger_monitor.rules.ddp.common import (
     may_be_divided,
     norms_are_same_bits,
     of_shards,
+    synced_beside,
     unwaited,
 )
 from gradledger_monitor.rules.ddp.drift_texts import FIX
@@ -76,9 +80,10 @@ class ReplicaDrift(Rule):
     Or the optimizers of the ranks share out the parameters, as in ZeRO, and some of these are
     stepped on the gradients of one rank alone. Or the copies of parameters that groups of ranks
     hold become different, which the loop combines over other groups, or which are experts: the
-    ranks communicate inside backward, too. Or the ranks hold one model in parts, which have
-    gradients, and equal losses of the same data at first, but different ones once their copies of
-    the other parts differ.
+    ranks communicate inside backward, too. Or the ranks send tokens to experts, which each drew for
+    itself, and a matrix that all drew from one seed becomes different, such as a router. Or the
+    ranks hold one model in parts, which have gradients, and equal losses of the same data at first,
+    but different ones once their copies of the other parts differ.
     Information: they step on sums that are equal up to rounding, and not bit by bit.
     A warning: as many numbers as there are gradients are all-reduced before each step, but each
     rank steps on the gradients that it computed.
@@ -321,7 +326,7 @@ class ReplicaDrift(Rule):
         replicas = self._replicas
         apart = bool(replicas.drifted) and not (replicas.equal_again or facts.missing_ranks)
         unknown = any("replica" in record.missing for record in facts.records.values())
-        self._beside = self._beside + 1 if apart and _synced_beside(facts) and not unknown else 0
+        self._beside = self._beside + 1 if apart and synced_beside(facts) and not unknown else 0
         return self._beside
 
     # ------------------------------------------------------------------ by hand
@@ -352,9 +357,13 @@ class ReplicaDrift(Rule):
             return self._of_averages("ok", EQUALISED)
         if not replicas.apart and not combined.scales:
             return OK
+        exchange = exchange_tokens(facts.records)
+        drifted = replicas.drifted_beside_experts if exchange else replicas.drifted
+        if exchange and drifted:
+            return texts.beside_experts(replicas, drifted)
         if not combined.is_combined:
             return not_measured(combined.reason)
-        if combined.parts and combined.is_known and not replicas.drifted:
+        if combined.parts and combined.is_known and not drifted:
             return ok("groups of ranks hold other parameters than the rest")
         if may_be_divided(facts):
             return not_measured("the ranks may hold parts of one model, and not replicas")
@@ -475,16 +484,6 @@ class ReplicaDrift(Rule):
             f"parameters{texts.rates(facts)}.",
             texts.FIX_BY_HAND,
         )
-
-
-def _synced_beside(facts: StepFacts) -> bool:
-    """Whether DDP synchronised in this window on all ranks, and nothing communicated after it."""
-    return all(
-        record.sync != "averaged"
-        and not (record.skipped or record.averaging or record.collectives_after)
-        and any(m.wrapper == "sync" and m.collectives for m in record.micro_batches)
-        for record in facts.records.values()
-    )
 
 
 def _all_reduce_once(facts: StepFacts) -> bool:

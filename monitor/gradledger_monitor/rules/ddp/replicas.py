@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
@@ -15,6 +16,7 @@ from gradledger_monitor.rules.ddp.common import finite_values
 from gradledger_monitor.rules.state import declare
 
 SAME = tolerances.REPLICAS
+SHORT = 1e-6  # a sum of constants, as 0.01, is this near to a number of three digits
 ROUNDING = 1e-4  # of the way that a parameter has moved: what another order of sums makes of it
 
 
@@ -128,6 +130,37 @@ class Replicas:
         return {i: s for i, s in self.apart.items() if not self.differed_at_first[i]}
 
     @property
+    def drifted_beside_experts(self) -> dict[int, list[int]]:
+        """Of these, the ones that no module of experts is known to hold as its own.
+
+        Such a module has a matrix that each rank drew for itself, and no parameter whose gradients
+        the ranks combine. A matrix that all ranks drew from one seed is none of an expert.
+        """
+        held = [self.names.get(index, "") for index in self._drawn_apart]
+        combined = [self.names.get(i, "") for i, share in self.shares.items() if share == 0]
+        return {
+            index: shape
+            for index, shape in self.drifted.items()
+            if (held and self._is_drawn(index, shape))
+            or not any(_share_a_module(self.names.get(index, ""), of, combined) for of in held)
+        }
+
+    def have_drawn(self, parameters: Mapping[int, Sequence[int]]) -> bool:
+        """Whether all ranks drew some of these from one seed, and others each for itself."""
+        drawn = (i for i, shape in parameters.items() if self._is_drawn(i, shape))
+        return bool(self._drawn_apart) and any(self.shares[index] > ROUNDING for index in drawn)
+
+    @property
+    def _drawn_apart(self) -> list[int]:
+        """The matrices that differed at first."""
+        return [i for i, s in self.apart.items() if len(s) > 1 and self.differed_at_first[i]]
+
+    def _is_drawn(self, index: int, shape: Sequence[int]) -> bool:
+        """Whether it is a matrix of random values: of constants, the sum is a short number."""
+        value = self.at_first[index]
+        return len(shape) > 1 and not math.isclose(value, float(f"{value:.3g}"), rel_tol=SHORT)
+
+    @property
     def apart_by_rounding(self) -> bool:
         """Whether all differences are far below what the steps of any mistake would make."""
         return all(self.shares[index] <= ROUNDING for index in self.apart)
@@ -156,6 +189,14 @@ class Replicas:
     def differed_at_start(self) -> bool:
         """Whether some parameter differed when it was first measured."""
         return any(self.differed_at_first.values())
+
+
+def _share_a_module(name: str, other: str, combined: Sequence[str]) -> bool:
+    """Whether two parameters are in one module without a parameter that the ranks combine."""
+    owners = zip(name.split(".")[:-1], other.split(".")[:-1], strict=False)
+    alike = itertools.takewhile(lambda pair: pair[0] == pair[1], owners)
+    module = "".join(f"{part}." for part, _ in alike)
+    return not any(each.startswith(module) for each in combined)
 
 
 def _gradients(record: StepRecord, names: Sequence[str]) -> list[float | None] | None:
