@@ -358,7 +358,7 @@ class StepRecord:
     # the samples after the last backward are from before hooks that may combine the gradients: a
     # comm hook of DDP, or hooks of the parameters
     before_hooks: bool = False
-    exchanges: bool = False  # an all-to-all has run in a backward, as of tokens for experts
+    exchanges: bool = False  # an all-to-all ran in a backward of it, as of tokens for experts
     own_sums: bool = False  # sums of what this rank's backwards added, without other ranks'
     shares: Samples | None = None  # of the model that is shared out: ``observers/ranks/shares.py``
     own_shares: bool = False  # from before hooks that may combine gradients inside backward

@@ -74,6 +74,7 @@ class OpenMicroBatch:
     collectives_before: int | None = None  # run by all process groups when it began
     collectives_between: int = 0  # run since the last backward, if no wrapper is in use
     sums: list[Summed] = field(default_factory=list)  # of its all-reduces
+    exchanges: bool = False  # an all-to-all has run in it
     backward_ms: float | None = None
     wrapper: Any = None
     has_grad_tensors: bool = False  # the caller passed gradients, and may write over them

@@ -266,6 +266,23 @@ def test_all_reduces_inside_backward_are_sampled_before_and_after(observer: Coll
             window = OptimizerWindow(optimizer)
 
 
+def test_an_all_to_all_is_of_the_backward_that_it_runs_in(observer: Collectives) -> None:
+    """A later part of the process may have no experts."""
+    exchanges = []
+    for sends in (True, False):
+        parameter = nn.Parameter(torch.ones(4))
+        if sends:
+            parameter.register_hook(
+                lambda g: dist.all_to_all_single(torch.empty(4), g.contiguous())
+            )
+        micro_batch = observer._backwards.begin(has_grad_tensors=False)
+        parameter.sum().backward()
+        observer._backwards.leave()
+        dist.all_to_all_single(torch.empty(4), torch.ones(4))  # outside
+        exchanges.append(micro_batch.exchanges)
+    assert exchanges == [True, False]
+
+
 class _Mean(_Copied):
     """A mean over the ranks: its backward divides, too."""
 

@@ -103,7 +103,6 @@ class Collectives(Observer):
         # a module may hold plain tensors in their place.
         self._fsdp: weakref.WeakKeyDictionary[Any, frozenset[int]] = weakref.WeakKeyDictionary()
         self._fsdp2 = False  # whether FSDP2 has run a backward
-        self._exchanges = False  # whether an all-to-all has run inside a backward
         self._held = fsdp2.HeldGradients()
         self._local = LocalGradients(type(self).__name__)
         # By module that is not imported yet: class, method and wrapper.
@@ -225,7 +224,9 @@ class Collectives(Observer):
 
     def _note_exchange(self) -> None:
         """Tokens that ranks have exchanged send their gradients back in the backward."""
-        self._exchanges |= self._backwards.current() is not None
+        micro_batch = self._backwards.current()
+        if micro_batch is not None:
+            micro_batch.exchanges = True
 
     def _sample_reduced(self, tensors: Any = ()) -> Deferred | None:
         wrapped = self._has_wrapper or self._fsdp2  # FSDP2 reduces on another stream
@@ -370,7 +371,8 @@ class Collectives(Observer):
         step.fields.update(self._fields_of(window))
         if any("HYBRID" in str(module.sharding_strategy) for module in self._fsdp):
             step.missing["norm"] = "FSDP's hybrid sharding: several ranks hold each part"
-        step.fields["sync"], step.fields["exchanges"] = self._sync(step), self._exchanges
+        step.fields["sync"] = self._sync(step)
+        step.fields["exchanges"] = any(c.micro_batch.exchanges for c in step.micro_batches)
         if "wrapper" not in step.fields and running is None:
             step.fields |= self._works.describe(window, self._thread.reduced)
         self._held.add_to(step, window)
