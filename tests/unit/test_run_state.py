@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradledger.delivery.encoding import encode
 from gradledger_monitor.evaluation.evaluator_version import stamp
+from gradledger_monitor.evaluation.result import strongest_outcomes
 from gradledger_monitor.evaluation.rule_outcomes import RuleOutcomes
 from gradledger_monitor.evaluation.run_state import RunState
 from gradledger_monitor.evaluation.step_completeness import ArrivedStep
@@ -73,6 +75,15 @@ def test_a_doubt_is_restored_as_one() -> None:
     first.fold(2, Doubt("not_measured", "not in the last 5 recorded windows"))
     second.restore_outcomes(first.outcomes_state())
     assert isinstance(second.strongest, Doubt)
+
+
+@pytest.mark.parametrize("doubted", [0, 1])
+def test_a_doubt_is_not_settled_by_what_is_ok_with_another_optimizer(doubted: int) -> None:
+    outcomes = [RuleOutcomes("ddp.replica_drift", optimizer) for optimizer in (0, 1)]
+    for each in outcomes:
+        each.fold(1, Doubt("not_measured", "why") if each.optimizer == doubted else OK)
+    coverage = strongest_outcomes(outcomes, replace(RUN, optimizers=["SGD", "Adam"]))
+    assert coverage["ddp.replica_drift"].status == "not_measured"
 
 
 def test_restoring_again_and_again_gives_the_same_result() -> None:

@@ -168,10 +168,9 @@ def strongest_outcomes(outcomes: Iterable[RuleOutcomes], run: RunInfo) -> dict[s
     """
     coverage: dict[str, Outcome] = {}
     unjudged: dict[str, list[str]] = {}
-    for each in outcomes:
-        outcome = each.coverage()
-        if outcome is None:
-            continue
+    pairs = [(each, outcome) for each in outcomes if (outcome := each.coverage()) is not None]
+    # doubts last: what is ok with another optimizer does not settle them
+    for each, outcome in sorted(pairs, key=lambda pair: isinstance(pair[1], Doubt)):
         if outcome.status == "not_measured":
             text = f"{run.optimizer_label(each.optimizer)} is not judged ({outcome.reason})"
             unjudged.setdefault(each.rule_id, []).append(text)
