@@ -176,6 +176,24 @@ def test_a_window_begins_afresh_once_what_was_not_reduced_is_cleared(
     assert (step.missing.get("sync") == fsdp2.CLEARED_IN_PART) is in_part
 
 
+@pytest.mark.parametrize(
+    ("of_it", "holds", "in_part"), [(True, True, True), (True, False, False), (False, True, False)]
+)
+def test_a_part_that_was_not_reduced_leaves_the_reduction_open(
+    of_it: bool, holds: bool, in_part: bool
+) -> None:
+    """A part without gradients is frozen; one of another optimizer has its own windows."""
+    parameters = [torch.nn.Parameter(torch.ones(2)) for _ in range(3)]
+    optimizer = torch.optim.SGD(parameters[:2])
+    window, held = OptimizerWindow(optimizer), fsdp2.HeldGradients()
+    group = Unreduced(parameters[1 if of_it else 2])
+    group.fsdp_params[0]._unsharded_param.grad = torch.ones(2) if holds else None
+    held.note(group)
+    step = OpenStep(0, 1, 1.0, [CountedMicroBatch(OpenMicroBatch(1, wrapper="sync"))], [])
+    held.add_to(step, window)
+    assert (step.missing.get("sync") == fsdp2.HELD_IN_PART) is in_part
+
+
 @pytest.mark.parametrize("by_fsdp2", [False, True])
 def test_windows_of_other_wrappers_that_are_not_synchronised_end_with_their_step(
     by_fsdp2: bool,

@@ -45,6 +45,12 @@ CLEARED_IN_PART = (
     "some micro-batches were discarded"
 )
 
+HELD_IN_PART = (
+    "FSDP has reduced the gradients of some parameters and not of others (set_requires_gradient_"
+    "sync or set_requires_all_reduce of a part of the model), which it adds to those of the next "
+    "window that reduces them: whether this is intended is not known"
+)
+
 
 class Reduction(NamedTuple):
     """How the gradients of one parameter group were reduced."""
@@ -210,6 +216,8 @@ class HeldGradients:
             self._cleared_in_part.discard(window)
             step.missing["sync"] = CLEARED_IN_PART
         own = step.micro_batches
+        if own and own[-1].micro_batch.wrapper == "sync" and self._holds_some_of(window):
+            step.missing["sync"] = HELD_IN_PART
         held = self._micro_batches.pop(window, [])
         decisions = {counted.micro_batch.wrapper for counted in own}
         # a window that begins without ``.grad`` adds to what FSDP2 holds
@@ -222,6 +230,12 @@ class HeldGradients:
                 event.after += len(held)
         elif held:
             step.missing["sync"] = MANY_HELD
+
+    def _holds_some_of(self, window: OptimizerWindow) -> bool:
+        """Whether groups of this optimizer's parameters have gradients that were not reduced."""
+        held = [group for group in self._groups if _holds_gradients(group)]
+        own = {id(parameter) for parameter in window.parameters()} if held else set()
+        return any(_has_any(group, own) for group in held)
 
     def clear(self) -> None:
         """Forget all: steps were skipped."""
