@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gradledger.records import MicroBatch, StepRecord
+from gradledger.records import MicroBatch, Samples, StepRecord
 from helpers.facts import facts, judged, record, term
 
 NO_LOSS = "stage 0 of a pipeline of 2 has no loss"
@@ -73,6 +73,25 @@ def test_a_missing_rank_is_named_unless_it_has_no_loss() -> None:
     assert facts(*only_stages, world_size=4).missing_ranks == "no record of rank 2, 3 arrived"
     step = facts(last([0, 1]), stage([0, 1]), last([2, 3]), world_size=4)
     assert step.missing_ranks is None  # rank 3 is a stage of rank 2's pipeline
+
+
+@pytest.mark.parametrize(("factor", "measured"), [(0.5, True), (1, False), (0.25, False)])
+def test_copies_of_a_stage_should_have_the_factor_of_the_last(
+    factor: float, measured: bool
+) -> None:
+    """Of two pipelines by hand: what multiplies the sum of the first stages' gradients."""
+    own = ([1.0, -2.0, 0.5, 4.0], [3.0, 1.0, -0.25, 1.0])
+    more: dict[str, Any] = {"sync": "unknown", "collectives_after": 2, "post_factor": None}
+    sent = []
+    for gradients in own:
+        of_stages = [
+            Samples(gradients, [c * sum(pair) for pair in zip(*own, strict=True)])
+            for c in (factor, 0.5)
+        ]
+        sent += [stage([], samples=of_stages[0], **more), last([], samples=of_stages[1], **more)]
+    coverage = judged([facts(*sent)]).coverage["ddp.replica_drift"]
+    reason = f"Ranks 0, 2 hold no loss, and multiply the sum of their gradients by {factor}"
+    assert coverage.startswith("ok" if measured else f"not_measured: {reason}")
 
 
 def test_an_optimizer_of_earlier_stages_alone_has_no_loss() -> None:

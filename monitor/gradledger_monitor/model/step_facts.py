@@ -74,6 +74,8 @@ class RunInfo:
     config: dict[str, Any] = field(default_factory=dict)
     # other ranks, which pass gradients on in a pipeline, with fingerprints of their parameters
     earlier_stages: tuple[tuple[int, Replica | None], ...] = ()
+    # by what these multiply the sums of their gradients over copies of a stage, where it is known
+    factors_of_earlier: dict[int, float] = field(default_factory=dict)
     apart: tuple[topology.Apart, ...] = ()  # other ranks, which train on other data
     parts: RecordsByRank = field(default_factory=dict)  # of ranks with parts of one model, by hand
     left: int = 0  # other ranks, which have left a ``Join`` that divides by the remaining ones

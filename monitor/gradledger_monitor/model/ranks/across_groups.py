@@ -27,9 +27,10 @@ from gradledger_monitor.model.ranks.manual_all_reduce import (
     RecordsByRank,
     fit,
     tolerance_of,
+    values_of,
 )
 from gradledger_monitor.model.ranks.parts_by_hand import as_members, holders_of_parts
-from gradledger_monitor.model.ranks.rows import are_equal
+from gradledger_monitor.model.ranks.rows import are_equal, clusters_of
 
 OF_GROUPS = (
     "the wrapper averages the gradients of groups of ranks, and the loop communicates and changes "
@@ -75,10 +76,31 @@ def beside(records: RecordsByRank, group: Sequence[int], world_size: int) -> dic
     """What is known of ranks outside the group that is judged, as fields of its run."""
     return {
         "earlier_stages": topology.earlier_stages(records, group),
+        "factors_of_earlier": _factors_of_earlier(records, group),
         "apart": topology.apart(records, group),
         "parts": holders_of_parts(records, group),
         "left": topology.count_left(records, world_size),
     }
+
+
+def _factors_of_earlier(records: RecordsByRank, group: Sequence[int]) -> dict[int, float]:
+    """By rank of an earlier stage, what multiplies the sum of its copies' gradients, where known.
+
+    Copies step on the same gradients.
+    """
+    earlier = [rank for rank, _ in topology.earlier_stages(records, group)]
+    sampled = {r: s for r in earlier if (s := records[r].samples) and not records[r].wrapper}
+    tolerance = tolerance_of(list(records.values()))
+    factors: dict[int, float] = {}
+    if len({len(sample.at_step) for sample in sampled.values()}) > 1:
+        return factors
+    for cluster in clusters_of(values_of(list(sampled.values()))[1], tolerance):
+        ranks = [list(sampled)[index] for index in cluster]
+        clippings = [clipping_of_window(records[rank]) for rank in ranks]
+        factor = fit(ranks, [sampled[rank] for rank in ranks], clippings, tolerance).factor
+        if len(ranks) == len(group) and factor is not None:
+            factors |= dict.fromkeys(ranks, factor)
+    return factors
 
 
 def _of_all(record: StepRecord, groups: int) -> StepRecord:

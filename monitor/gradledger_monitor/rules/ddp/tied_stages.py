@@ -8,8 +8,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, NamedTuple
 
 from gradledger_monitor.ingest.schema import Replica
-from gradledger_monitor.model.findings import Outcome
+from gradledger_monitor.model.findings import Doubt, Outcome
 from gradledger_monitor.model.numbers import number
+from gradledger_monitor.model.ranks.rows import are_equal
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.ddp.common import names
 from gradledger_monitor.rules.ddp.replicas import SAME, differ_by
@@ -25,6 +26,12 @@ FIX_COPIES = """\
 # after the last backward, on the ranks that hold copies of the stage:
 for parameter in stage.parameters():
     dist.all_reduce(parameter.grad, group=copies)    # and divide it as those of the last stage"""
+
+OTHER_FACTORS = (
+    "{} hold no loss, and multiply the sum of their gradients by {:.4g}; the ranks with the last "
+    "stage multiply theirs by {:.4g}: whether the stages are meant to have different factors is "
+    "not known"
+)
 
 
 class _Pair(NamedTuple):
@@ -52,6 +59,9 @@ class TiedStages:
 
     def add(self, facts: StepFacts) -> Outcome | None:
         """Compare the stages in one step; the finding if what was equal differs."""
+        return self._compare(facts) or _other_factors(facts)
+
+    def _compare(self, facts: StepFacts) -> Outcome | None:
         own = facts.record.replica
         others = {
             rank: replica for rank, replica in facts.run.earlier_stages if replica is not None
@@ -88,6 +98,22 @@ class TiedStages:
             ranks=[rank, last],
             parameters=[index + 1, other + 1],
         )
+
+
+def _other_factors(facts: StepFacts) -> Outcome | None:
+    """The number of copies multiplies the sum in one stage, or divides it, and not in the last."""
+    last = None if facts.all_reduce is None else facts.all_reduce.factor
+    if not last:
+        return None
+    size = facts.run.world_size
+    other: dict[float, list[int]] = {}
+    for rank, factor in facts.run.factors_of_earlier.items():
+        if any(are_equal([factor / last, n], facts.tolerance) for n in (size, 1 / size)):
+            other.setdefault(factor, []).append(rank)
+    if not other:
+        return None
+    factor, ranks = next(iter(other.items()))
+    return Doubt("not_measured", OTHER_FACTORS.format(names(ranks), factor, last))
 
 
 def _copies(others: Mapping[int, Replica], size: int) -> list[list[int]]:
