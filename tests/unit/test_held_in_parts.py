@@ -369,7 +369,21 @@ def test_a_router_that_is_left_out_beside_experts_is_named() -> None:
 )
 def test_what_may_be_an_expert_is_not_measured(expert: tuple[float, ...], at_first: float) -> None:
     summary, coverage = beside_an_expert("moe.router.weight", expert, at_first)
-    assert summary == "" and coverage.startswith("not_measured: the ranks send each other tokens")
+    assert summary == "" and coverage.startswith("not_measured: the ranks exchange activations")
+
+
+def test_vectors_alone_are_no_experts() -> None:
+    """As of ranks that exchange heads and parts of a sequence, and leave out the norm layers."""
+    windows = []
+    for number in range(1, 8):
+        sent = ranks(0.25, 0.25, exchanges=True)
+        for rank, step in enumerate(sent):
+            step.step = number
+            prints = [5.123456 + number, 10.0 + (number - 1) * (0.1 + rank)]
+            names = ["proj.weight", "norm.weight"]
+            step.replica = Replica(2, [0, 1], prints, [[4, 4], [4]], names)
+        windows.append(facts(*sent))
+    assert "1 of 2 parameters differs" in drift(*windows)
 
 
 def test_constants_in_a_module_of_experts_are_a_part_of_it() -> None:

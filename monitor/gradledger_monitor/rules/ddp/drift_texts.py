@@ -35,8 +35,8 @@ DIFFERED_AT_START = (
 )
 
 MAY_BE_EXPERTS = (
-    "the ranks send each other tokens by all-to-all, and parameters that were equal on all of them "
-    "differ now: whether these are experts, which each rank trains for itself, is not known"
+    "the ranks exchange activations by all-to-all, and parameters that were equal on all of them "
+    "differ now: whether these are of experts, which each rank trains for itself, is not known"
 )
 
 HOOK_COMBINES_NOTHING = " The comm hook of DDP combines no gradients in this step."
@@ -206,16 +206,24 @@ def of_groups(replicas: Replicas, other: Sequence[Sequence[int]]) -> Outcome:
     )
 
 
-def beside_experts(replicas: Replicas, parameters: Mapping[int, Sequence[int]]) -> Outcome:
-    """Of ranks that send each other tokens: what is no part of the experts that each holds."""
+def beside_experts(
+    replicas: Replicas, parameters: Mapping[int, Sequence[int]], settled: bool
+) -> Outcome:
+    """Of ranks that exchange activations: what is no part of the experts that each may hold.
+
+    ``settled``: after enough steps for all that becomes different to do so.
+    """
+    names = replicas.listed(parameters)
+    if settled and replicas.only_vectors_drift:  # experts have matrices
+        title, summary, fix = left_out(replicas, all_drift=False)
+        return finding("error", title, summary, fix, parameters=names[:16])
     if not replicas.have_drawn(parameters):
         return Doubt("not_measured", MAY_BE_EXPERTS)
-    names = replicas.listed(parameters)
     shapes = ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")
     return finding(
         "error",
         f"Left out of the all-reduce beside experts: {counted(len(parameters), 'parameter')}",
-        "The ranks send each other tokens by all-to-all, and each holds matrices of its own from "
+        "The ranks exchange activations by all-to-all, and each holds matrices of its own from "
         f"the start, as experts are. {drift(parameters, replicas.total)}: {shapes}. What all ranks "
         "draw from one seed, as a router, is no expert: without an all-reduce of its gradients, "
         "each rank steps its copy on the tokens of that rank alone.",

@@ -122,7 +122,8 @@ class ReplicaDrift(Rule):
     by_window = False  # replicas that are equal show what came before
     windows = Parameter(
         5,
-        "windows in a row in which groups of ranks, or an optimizer beside DDP, train apart",
+        "windows in a row in which groups of ranks, an optimizer beside DDP, or vectors alone "
+        "train apart",
     )
     windows_of_copies = Parameter(
         20, "windows in a row in which the ranks all-reduce as much as their gradients, unused"
@@ -360,7 +361,7 @@ class ReplicaDrift(Rule):
         exchange = exchange_tokens(facts.records)
         drifted = replicas.drifted_beside_experts if exchange else replicas.drifted
         if exchange and drifted:
-            return texts.beside_experts(replicas, drifted)
+            return texts.beside_experts(replicas, drifted, facts.step > self.windows)
         if not combined.is_combined:
             return not_measured(combined.reason)
         if combined.parts and combined.is_known and not drifted:

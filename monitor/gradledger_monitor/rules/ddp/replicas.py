@@ -151,6 +151,12 @@ class Replicas:
         return bool(self._drawn_apart) and any(self.shares[index] > ROUNDING for index in drawn)
 
     @property
+    def only_vectors_drift(self) -> bool:
+        """Whether all matrices are equal on all ranks, and move, but some vectors are not."""
+        vectors = all(len(shape) < 2 for shape in self.apart.values())
+        return vectors and 0 in self.shares.values() and not self.apart_by_rounding
+
+    @property
     def _drawn_apart(self) -> list[int]:
         """The matrices that differed at first."""
         return [i for i, s in self.apart.items() if len(s) > 1 and self.differed_at_first[i]]
