@@ -50,6 +50,7 @@ from gradledger_monitor.model.ranks.exchange import exchange_of
 from gradledger_monitor.model.ranks.held_in_parts import have_same_tokens
 from gradledger_monitor.model.ranks.manual_all_reduce import ManualAllReduce
 from gradledger_monitor.model.ranks.outside_wrapper import with_outside
+from gradledger_monitor.model.ranks.parts_by_hand import added_up_again
 from gradledger_monitor.model.readings import WeightedTerm
 from gradledger_monitor.model.token_ledger import Ledger, total
 from gradledger_monitor.model.unmeasured import WITHOUT_BACKWARD, why_unmeasured
@@ -451,7 +452,8 @@ def merge(run: RunInfo, optimizer: int, step: int, records: RecordsByRank) -> St
     if not 1 < run.world_size <= len(ordered):
         return StepFacts(run, optimizer, step, ordered, None, group)
     ordered, of_shares = shared_out.with_shares(ordered)
-    all_reduce = all_reduce or of_shares or manual_all_reduce.infer(ordered)
+    all_reduce = all_reduce or of_shares or added_up_again(ordered)
+    all_reduce = all_reduce or manual_all_reduce.infer(ordered)
     averaged = with_outside(manual_all_reduce.as_averaged(ordered, all_reduce), all_reduce)
     return StepFacts(run, optimizer, step, averaged, all_reduce, group)
 

@@ -17,8 +17,20 @@ from msgspec.structs import replace
 
 from gradledger_monitor.ingest.schema import Number, StepRecord
 from gradledger_monitor.model import tolerances
+from gradledger_monitor.model.clipping import clipping_of_window
 from gradledger_monitor.model.numbers import number
-from gradledger_monitor.model.ranks.rows import are_equal
+from gradledger_monitor.model.ranks.held_in_parts import have_same_tokens
+from gradledger_monitor.model.ranks.manual_all_reduce import (
+    ManualAllReduce,
+    tolerance_of,
+    values_of,
+)
+from gradledger_monitor.model.ranks.rows import MIN_COORDINATES, are_equal
+
+ADDED_UP_AGAIN = (
+    "the ranks hold parts of one model, and the loop adds up gradients over them that are equal on "
+    "all of them"
+)
 
 RecordsByRank = dict[int, StepRecord]
 
@@ -95,6 +107,40 @@ def scales_of_parts(record: StepRecord) -> list[float]:
     scales = [float(scale) for factor, scale in pairs if number(factor) == 0]
     measured = [scale for scale in scales if math.isfinite(scale)]
     return [scale for scale in measured if not are_equal([scale, 1.0], tolerances.SAMPLE_HALF)]
+
+
+def added_up_again(records: RecordsByRank) -> ManualAllReduce | None:
+    """What the loop did after backward, if it added up gradients that were equal on all ranks.
+
+    Only if all that the backwards combine is parts of one gradient, which no function scales: those
+    of what all ranks hold are whole then, as are those of what each rank holds alone.
+    """
+    rows = list(records.values())
+    if not (have_same_tokens(rows) and all(map(_combines_parts, rows))):
+        return None
+    samples = [row.samples for row in rows if row.samples is not None]
+    if len(samples) < len(rows) or any(m.sum_scales for row in rows for m in row.micro_batches):
+        return None
+    before, at_step = values_of(samples)
+    if len({len(values) for values in before + at_step}) > 1:
+        return None
+    tolerance = tolerance_of(rows)
+    clippings = map(clipping_of_window, rows)
+    applied = [[v / c for v in row] for row, c in zip(at_step, clippings, strict=True)]
+    columns = zip(zip(*before, strict=True), zip(*applied, strict=True), strict=True)
+    shown = [(then, now) for then, now in columns if any(then) or any(now)]
+    kept = [then for then, now in shown if _is_times(1, then, now, tolerance)]
+    added = [then for then, now in shown if _is_times(len(rows), then, now, tolerance)]
+    parts = [then for then in kept if not are_equal(then, tolerance)]
+    equal = [then for then in added if are_equal(then, tolerance)]
+    if min(len(parts), len(equal)) < MIN_COORDINATES or len(kept) + len(equal) < len(shown):
+        return None
+    return ManualAllReduce(reason=ADDED_UP_AGAIN, unequal=(1.0, float(len(rows))))
+
+
+def _is_times(factor: int, then: Sequence[float], now: Sequence[float], tolerance: float) -> bool:
+    pairs = zip(then, now, strict=True)
+    return all(are_equal([factor * before, after], tolerance) for before, after in pairs)
 
 
 def _may_mix_parts(record: StepRecord) -> bool:

@@ -92,6 +92,11 @@ class Enter(torch.autograd.Function):   # where a tensor enters a layer that the
         dist.all_reduce(gradient)       # over the ranks that hold the parts
         return gradient"""
 
+FIX_CLIP_OF_PARTS = """\
+# Clip by the norm of the whole model, one number on all ranks: all-reduce the sum of squares of
+# what each rank holds alone, add that of what all ranks hold once, and give the root of this to
+# torch.nn.utils.clip_grads_with_norm_."""
+
 FIX_COPIES = """\
 dist.all_reduce(flat)                   # a copy of all gradients
 flat /= dist.get_world_size()
@@ -262,10 +267,18 @@ def _of_copies(replicas: Replicas, like: str = "") -> str:
     )
 
 
-def of_parts(replicas: Replicas, matrices: Sequence[int], ranks: int) -> Outcome:
-    """Of ranks that hold one model in parts."""
+def of_parts(replicas: Replicas, matrices: Sequence[int], ranks: int, clipped: bool) -> Outcome:
+    """Of ranks that hold one model in parts; ``clipped``: by another factor on each of them."""
     apart = {index: replicas.apart[index] for index in matrices}
     shapes = ", ".join(replicas.listed(apart)[:4]) + (", ..." if len(apart) > 4 else "")
+    cause = (
+        "Each rank clips by another factor, as by the norm of what it holds itself: copies stay "
+        "equal if all ranks clip by the norm of the whole model."
+        if clipped
+        else "The gradient of what enters a layer that the ranks hold in parts has to be added up "
+        "over them in backward; without that, each rank steps its copy of the layers below on a "
+        "part of the gradient."
+    )
     return finding(
         "error",
         f"The copies of {counted(len(apart), 'parameter')} differ between ranks that hold one "
@@ -273,10 +286,8 @@ def of_parts(replicas: Replicas, matrices: Sequence[int], ranks: int) -> Outcome
         f"In the first window, the {ranks} ranks had equal losses of the same data, although they "
         "hold different parameters: they compute one model in parts, as in tensor parallelism. "
         f"Parameters that were equal on all ranks differ now ({shapes}), and so do the losses of "
-        "the same data. The gradient of what enters a layer that the ranks hold in parts has to be "
-        "added up over them in backward; without that, each rank steps its copy of the layers "
-        "below on a part of the gradient.",
-        FIX_OF_PARTS,
+        f"the same data. {cause}",
+        FIX_CLIP_OF_PARTS if clipped else FIX_OF_PARTS,
         ranks=ranks,
         parameters=replicas.listed(apart)[:16],
         parameters_total=replicas.total,

@@ -11,7 +11,11 @@ from gradledger_monitor.model.ranks.held_in_parts import (
     exchange_activations,
     exchange_tokens,
 )
-from gradledger_monitor.model.ranks.manual_all_reduce import MORE_THAN_ONCE, ManualAllReduce
+from gradledger_monitor.model.ranks.manual_all_reduce import (
+    MORE_THAN_ONCE,
+    ManualAllReduce,
+    RecordsByRank,
+)
 from gradledger_monitor.model.ranks.norms import norms_differ
 from gradledger_monitor.model.ranks.topology import NORMALISED
 from gradledger_monitor.model.step_facts import StepFacts
@@ -338,7 +342,8 @@ class ReplicaDrift(Rule):
         self._parts.add(facts, replicas)
         copies = () if replicas.equal_again else self._parts.differ(replicas)
         if copies:
-            return texts.of_parts(replicas, copies, facts.run.world_size)
+            rows = facts.run.parts or facts.records
+            return texts.of_parts(replicas, copies, len(rows), _clipped_differently(rows))
         if self._count_beside_ddp(facts) >= self.windows:
             return texts.of_unwrapped(replicas, self._beside)
         if replicas.drifted and unwaited(facts) and not facts.missing_ranks:
@@ -477,7 +482,9 @@ class ReplicaDrift(Rule):
                 texts.FIX_START,
             )
         if combined.partly or norms_differ(facts.records.values()):
-            return texts.left_out(replicas, _clipped_differently(facts), _all_reduce_once(facts))
+            return texts.left_out(
+                replicas, _clipped_differently(facts.records), _all_reduce_once(facts)
+            )
         return (
             texts.APART,
             f"{differ}, although the gradients of this step were combined: an earlier step was "
@@ -493,5 +500,5 @@ def _all_reduce_once(facts: StepFacts) -> bool:
     return all(1 <= share < MORE_THAN_ONCE for share in reduced)
 
 
-def _clipped_differently(facts: StepFacts) -> bool:
-    return differ_by([clipping_of_window(r) for r in facts.records.values()], SAME)
+def _clipped_differently(records: RecordsByRank) -> bool:
+    return differ_by([clipping_of_window(r) for r in records.values()], SAME)

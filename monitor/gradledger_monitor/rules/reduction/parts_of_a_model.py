@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.ranks.manual_all_reduce import ManualAllReduce
-from gradledger_monitor.model.ranks.parts_by_hand import scales_of_parts
+from gradledger_monitor.model.ranks.parts_by_hand import ADDED_UP_AGAIN, scales_of_parts
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.tolerances import WEIGHT_HALF
 from gradledger_monitor.rules.balance.evidence import Near
@@ -22,6 +22,11 @@ for parameter in model.parameters():
     dist.all_reduce(parameter.grad)
     parameter.grad *= factor               # the same number for all of them"""
 
+FIX_AGAIN = """\
+# Leave out this all-reduce: after a backward that adds up the parts of each gradient, those of what
+# all ranks hold are whole. Only what one rank computes alone, such as a norm layer on its part of
+# a sequence, has to be added up."""
+
 SUM_MULTIPLIED = (
     "inside backward, an autograd function multiplies a sum over the ranks by {}: whether "
     "something in the forward calls for it, such as a mean over the ranks, is not known"
@@ -38,6 +43,8 @@ def scale_of_parts(facts: StepFacts) -> float | None:
 
 def of_unequal(all_reduce: ManualAllReduce, ranks: int) -> Outcome:
     """The loop multiplies the ranks' gradients of some parameters by another number."""
+    if all_reduce.reason == ADDED_UP_AGAIN:
+        return _again(all_reduce, ranks)
     return _of_parts(all_reduce) if all_reduce.parts else _twice(all_reduce, ranks)
 
 
@@ -57,6 +64,20 @@ def _of_parts(all_reduce: ManualAllReduce) -> Outcome:
         FIX_PARTS,
         factors=list(all_reduce.unequal),
         groups=[list(group) for group in all_reduce.parts[:16]],
+    )
+
+
+def _again(all_reduce: ManualAllReduce, ranks: int) -> Outcome:
+    return finding(
+        "warning",
+        f"Gradients that are equal on all ranks are added up: {ranks} times too large",
+        f"The {ranks} ranks compute one model in parts, as in tensor parallelism: in backward they "
+        "add up the parts of its gradients. So the gradients of what all ranks hold are equal on "
+        f"all of them when backward ends. The loop then multiplies such gradients by {ranks}, as "
+        "an all-reduce of them does, and leaves those of the parts as they are.",
+        FIX_AGAIN,
+        factors=list(all_reduce.unequal),
+        world_size=ranks,
     )
 
 

@@ -172,8 +172,10 @@ class WorldSize(Rule):
     DDP or FSDP2 model, a loop may all-reduce the gradients of parameters outside the wrapper
     itself: they must be divided by the same number. So must all gradients that a loop without a
     wrapper combines: if those of some parameters are R times as large, it combines them twice, and
-    experts need the divisor of the rest although fewer ranks hold them. Where ranks without a
-    wrapper combine no gradients and the balance is 1/R, the all-reduce may be missing.
+    experts need the divisor of the rest although fewer ranks hold them. Where ranks hold one model
+    in parts, as in tensor parallelism, gradients that are equal on all of them must not be added
+    up. Where ranks without a wrapper combine no gradients and the balance is 1/R, the all-reduce
+    may be missing.
     With as many micro-batches as ranks, the factor may be one of K; the finding states both.
     A group of g ranks, such as a node or a dimension of a mesh, gives R/g and g/R: the loss is
     divided by what the group counts, or multiplied by its size.
