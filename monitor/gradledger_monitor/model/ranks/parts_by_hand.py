@@ -129,11 +129,11 @@ def added_up_again(records: RecordsByRank) -> ManualAllReduce | None:
     applied = [[v / c for v in row] for row, c in zip(at_step, clippings, strict=True)]
     columns = zip(zip(*before, strict=True), zip(*applied, strict=True), strict=True)
     shown = [(then, now) for then, now in columns if any(then) or any(now)]
-    kept = [then for then, now in shown if _is_times(1, then, now, tolerance)]
+    unchanged = [then for then, now in shown if _is_times(1, then, now, tolerance)]
     added = [then for then, now in shown if _is_times(len(rows), then, now, tolerance)]
-    parts = [then for then in kept if not are_equal(then, tolerance)]
+    parts = [then for then in unchanged if not are_equal(then, tolerance)]
     equal = [then for then in added if are_equal(then, tolerance)]
-    if min(len(parts), len(equal)) < MIN_COORDINATES or len(kept) + len(equal) < len(shown):
+    if min(len(parts), len(equal)) < MIN_COORDINATES or len(unchanged) + len(equal) < len(shown):
         return None
     return ManualAllReduce(reason=ADDED_UP_AGAIN, unequal=(1.0, float(len(rows))))
 

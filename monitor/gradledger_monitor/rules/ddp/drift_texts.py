@@ -182,6 +182,10 @@ def left_out(replicas: Replicas, all_drift: bool, all_sent: bool = False) -> tup
         )
     else:
         title = f"{number} left out of the all-reduce"
+        if any(len(shape) > 1 for shape in parameters.values()):
+            within = (
+                " If each rank is meant to train its own, as a personal head, this is intended."
+            )
     return (
         title,
         f"{start}. {drifted}: {shapes}.{within}",
@@ -228,10 +232,10 @@ def beside_experts(
     return finding(
         "error",
         f"Left out of the all-reduce beside experts: {counted(len(parameters), 'parameter')}",
-        "The ranks exchange activations by all-to-all, and each holds matrices of its own from "
-        f"the start, as experts are. {drift(parameters, replicas.total)}: {shapes}. What all ranks "
-        "draw from one seed, as a router, is no expert: without an all-reduce of its gradients, "
-        "each rank steps its copy on the tokens of that rank alone.",
+        "The ranks exchange activations by all-to-all, and some matrices differ between them from "
+        f"the start, as those of experts do. {drift(parameters, replicas.total)}: {shapes}. What "
+        "all ranks draw from one seed, as a router, is no expert: without an all-reduce of its "
+        "gradients, each rank steps its copy on the tokens of that rank alone.",
         FIX_BESIDE_SHARDS,
         parameters=names[:16],
         parameters_total=replicas.total,

@@ -131,7 +131,7 @@ class Replicas:
 
     @property
     def drifted_beside_experts(self) -> dict[int, list[int]]:
-        """Of these, the ones that no module of experts is known to hold as its own.
+        """Of these, the ones that no module of experts is known to hold.
 
         Such a module has a matrix that each rank drew for itself, and no parameter whose gradients
         the ranks combine. A matrix that all ranks drew from one seed is none of an expert.
