@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from gradledger_monitor.ingest.schema import MicroBatch, StepRecord
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.numbers import number
+from gradledger_monitor.model.ranks.manual_all_reduce import MORE_THAN_ONCE
 from gradledger_monitor.model.ranks.norms import norm_before_clipping
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.rule import OK, Precondition, Window, not_applicable, not_measured
@@ -107,6 +108,12 @@ def synced_beside(facts: StepFacts) -> bool:
         and any(m.wrapper == "sync" and m.collectives for m in record.micro_batches)
         for record in facts.records.values()
     )
+
+
+def all_reduce_once(facts: StepFacts) -> bool:
+    """Whether each rank all-reduced as many numbers before the step as the gradients have."""
+    reduced = [number(record.reduced_share) or 0.0 for record in facts.records.values()]
+    return all(1 <= share < MORE_THAN_ONCE for share in reduced)
 
 
 def may_be_divided(facts: StepFacts) -> bool:

@@ -6,22 +6,18 @@ from collections.abc import Mapping
 
 from gradledger_monitor.model.clipping import clipping_of_window
 from gradledger_monitor.model.findings import Doubt, Outcome, Status
-from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.ranks.held_in_parts import (
     exchange_activations,
     exchange_tokens,
 )
-from gradledger_monitor.model.ranks.manual_all_reduce import (
-    MORE_THAN_ONCE,
-    ManualAllReduce,
-    RecordsByRank,
-)
+from gradledger_monitor.model.ranks.manual_all_reduce import ManualAllReduce, RecordsByRank
 from gradledger_monitor.model.ranks.norms import norms_differ
 from gradledger_monitor.model.ranks.topology import NORMALISED
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.ddp import drift_texts as texts
 from gradledger_monitor.rules.ddp.common import (
     SEVERAL_RANKS_OR_STAGES,
+    all_reduce_once,
     finite_values,
     hook_combines_nothing,
     may_be_divided,
@@ -402,7 +398,7 @@ class ReplicaDrift(Rule):
         """
         records, replicas = facts.records.values(), self._replicas
         self._changed |= all(record.models is not None for record in records)
-        self._copies = self._copies + 1 if _all_reduce_once(facts) else 0
+        self._copies = self._copies + 1 if all_reduce_once(facts) else 0
         if replicas.parts and not facts.missing_ranks:
             return Doubt("not_measured", OF_PARTS)
         if not replicas.drifted or replicas.equal_again or facts.missing_ranks:
@@ -483,7 +479,7 @@ class ReplicaDrift(Rule):
             )
         if combined.partly or norms_differ(facts.records.values()):
             return texts.left_out(
-                replicas, _clipped_differently(facts.records), _all_reduce_once(facts)
+                replicas, _clipped_differently(facts.records), all_reduce_once(facts)
             )
         return (
             texts.APART,
@@ -492,12 +488,6 @@ class ReplicaDrift(Rule):
             f"parameters{texts.rates(facts)}.",
             texts.FIX_BY_HAND,
         )
-
-
-def _all_reduce_once(facts: StepFacts) -> bool:
-    """Whether each rank all-reduced as many numbers before the step as the gradients have."""
-    reduced = [number(record.reduced_share) or 0.0 for record in facts.records.values()]
-    return all(1 <= share < MORE_THAN_ONCE for share in reduced)
 
 
 def _clipped_differently(records: RecordsByRank) -> bool:
