@@ -31,6 +31,10 @@ class GradientNorm(Observer):
 
     def step_begins(self, step: OpenStep, window: OptimizerWindow) -> None:
         """Compute the norms of the gradients that are about to be applied, by parameter group."""
+        if not step.micro_batches:
+            parameters = window.parameters()
+            if all(p.is_leaf and p.grad is None for p in parameters):  # whatever was clipped
+                step.fields["trainable"] = sum(1 for p in parameters if p.requires_grad)
         if step.clip_gives_norm() or "norm" in step.missing:
             return
         for index, group in enumerate(window.optimizer.param_groups):
@@ -49,10 +53,6 @@ class GradientNorm(Observer):
                 return
             if gradients:
                 step.norms.append((index, Deferred(_norms(gradients, step))))
-        if not step.norms and not step.micro_batches:
-            parameters = window.parameters()
-            if all(p.is_leaf and p.grad is None for p in parameters):
-                step.fields["trainable"] = sum(1 for p in parameters if p.requires_grad)
 
 
 def _norms(gradients: list[Any], step: OpenStep) -> torch.Tensor:
