@@ -172,8 +172,18 @@ ONE_TRAINING = """\
 # DistributedDataParallel. Accelerate does both in prepare(), if it is configured for several
 # processes. To train one model once, start one process."""
 
-# Code of nothing but these calls is the same in Fabric, which has its own backward and clip.
-_SAME_IN_FABRIC = {"optimizer.step", "optimizer.zero_grad", "scheduler.step"}
+# Of a backward that may only measure: no loop has to change.
+MEASURE = """\
+# To measure a gradient, torch.autograd.grad(loss, parameters) leaves param.grad as it is. To train
+# on this data, too, zero the gradients before the first backward of a window only."""
+
+# Code of nothing but these calls is the same in loops of these frameworks, which have their own
+# backward and clip.
+_SAME = {
+    "accelerate": {"optimizer.step", "optimizer.zero_grad"},
+    "fabric": {"optimizer.step", "optimizer.zero_grad", "scheduler.step"},
+    "lightning": {"optimizer.step", "optimizer.zero_grad"},  # in manual optimization
+}
 
 # Families of rules whose snippets contain calls of a training loop. Those on reductions have their
 # own for each framework.
@@ -192,10 +202,10 @@ def fix(run: RunInfo, rule: str, plain: str, of_page: str = "") -> str:
     ``of_page`` is the one snippet that the page of the rule shows.
     ``tests/museum/fixes`` and ``tests/frameworks/fixes`` run the fixes that are shown.
     """
-    if plain in (PREPARED, ONE_TRAINING):
+    if plain in (PREPARED, ONE_TRAINING, MEASURE):
         return plain
     name = framework(run)
-    if name == "fabric" and _is_same_in_fabric(plain):
+    if _is_same(plain, name):
         return plain
     proved = FRAMEWORK_FIXES.get(rule, {}).get(name)
     if proved is not None:
@@ -209,10 +219,12 @@ def fix(run: RunInfo, rule: str, plain: str, of_page: str = "") -> str:
     return f"{words}\n# The page of the rule has it." if plain == of_page else words
 
 
-def _is_same_in_fabric(text: str) -> bool:
+def _is_same(text: str, framework: str) -> bool:
+    """Whether its code is the same in this framework. Of these, Fabric alone counts no windows."""
     code = "\n".join(line.partition("#")[0] for line in text.splitlines())
     calls = set(re.findall(r"[\w.]+(?=\()", code))
-    return bool(calls) and calls <= _SAME_IN_FABRIC
+    counts = framework != "fabric" and "% K" in code
+    return bool(calls) and calls <= _SAME.get(framework, set()) and not counts
 
 
 def _words(code: str, proved: str, shown: str) -> str:

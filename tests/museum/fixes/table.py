@@ -264,6 +264,7 @@ FRAMEWORKS = {
     "accelerate_divided_in_the_call": (_DOUBLE, f"{_ONCE}[accelerate]"),
     "accelerate_divided_twice": (_DOUBLE, f"{_ONCE}[accelerate]"),
     "accelerate_mean_of_means": (_UNEQUAL, f"{_MEANS}[accelerate]"),
+    "accelerate_never_zeroed": ("loop.grads_not_zeroed", "loop.grads_not_zeroed.FIX"),
     "accelerate_not_divided": (_MISSING, f"{_NOT_DIVIDED}[accelerate]"),
     "accelerate_not_prepared": (
         "loop.step_every_microbatch",
@@ -313,6 +314,10 @@ FRAMEWORKS = {
     "lightning_divided_twice": (_DOUBLE, f"{_ONCE}[lightning]"),
     "lightning_manual_divided_twice": (_DOUBLE, f"{_ONCE}[lightning]"),
     "lightning_manual_mean_of_means": (_UNEQUAL, f"{_MEANS}[lightning]"),
+    "lightning_manual_never_zeroed": (
+        "loop.grads_not_zeroed",
+        "loop.grads_not_zeroed.FIX_BEFORE",
+    ),
     "lightning_manual_not_divided": (_MISSING, f"{_NOT_DIVIDED}[lightning]"),
     "lightning_manual_zeroed_each": (_ZEROED, _of("zeroed_every_microbatch", "lightning")),
     "lightning_mean_of_means": (_UNEQUAL, f"{_MEANS}[lightning]"),

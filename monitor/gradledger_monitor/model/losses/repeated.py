@@ -70,6 +70,30 @@ def zeroed_beside_others(record: StepRecord, applied: IndexedMicroBatches) -> li
     return [m for m, losses in pairs if not all(_is_among(one, losses) for one in _losses_of(m))]
 
 
+def may_be_measured(lost: Sequence[MicroBatch], applied: IndexedMicroBatches) -> bool:
+    """Whether these, which were zeroed, may serve a measurement on data that is held for it.
+
+    Their backward calls are others than those of the micro-batches that were applied, and so are
+    their targets. Of a loop that accumulates, the last micro-batch alone may have another call,
+    which is known by ``no_sync``.
+    """
+    calls = {m.call for _, m in applied}
+    data = {data_of(m) for _, m in applied}
+    return None not in calls and all(
+        m.call is not None
+        and m.call not in calls
+        and m.wrapper != "no_sync"
+        and data_of(m) not in (None, *data)
+        for m in lost
+    )
+
+
+def has_batch_for_each(record: StepRecord) -> bool:
+    """Whether DataLoaders delivered as many batches in the window as it has backwards, or more."""
+    drawn = sum(record.loader_batches) or record.batches
+    return drawn is not None and drawn >= len(record.micro_batches)
+
+
 def left_out_of_second_pass(record: StepRecord, applied: IndexedMicroBatches) -> list[MicroBatch]:
     """Micro-batches that only moved the parameters (SAM), while others of them ran again."""
     _, moving = _zeroed(record)

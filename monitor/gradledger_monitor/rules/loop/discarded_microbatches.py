@@ -7,13 +7,18 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from gradledger_monitor.ingest.schema import MicroBatch, StepRecord
 from gradledger_monitor.model.findings import Outcome
-from gradledger_monitor.model.losses.repeated import discarded, zeroed_beside_others
+from gradledger_monitor.model.losses.repeated import (
+    discarded,
+    may_be_measured,
+    zeroed_beside_others,
+)
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.unmeasured import without_backward
 from gradledger_monitor.rules.balance.divisors import DISCARDED
 from gradledger_monitor.rules.ddp.common import names
 from gradledger_monitor.rules.definition import DEFAULTS
+from gradledger_monitor.rules.framework_fixes import MEASURE
 from gradledger_monitor.rules.gradient_scale_effects import constant_factor_effect
 from gradledger_monitor.rules.loop.dropped_windows import drops_smaller, guarded
 from gradledger_monitor.rules.number_text import counted, significant
@@ -53,9 +58,11 @@ class DiscardedMicrobatches(Rule):
     applied, it is information: the one that was zeroed may be measured only. So it is where another
     rank discards nothing, and all ranks apply equally many micro-batches: a rank with further
     backwards may measure gradients between the steps. And so it is in few windows at irregular
-    distances: a guard against a bad batch discards what came before it. It is a warning if the
-    batches of the window show that an epoch ended in it, if most discards are as far apart as the
-    ones before, or if they are in more than one of eight windows.
+    distances: a guard against a bad batch discards what came before it. And so it is where the
+    gradients of another backward call were zeroed, on data that no step of the window uses: a
+    callback may measure a gradient between the steps. It is a warning if the batches of the window
+    show that an epoch ended in it, if most discards are as far apart as the ones before, or if they
+    are in more than one of eight windows.
 
     **Why it matters**
 
@@ -139,6 +146,8 @@ class DiscardedMicrobatches(Rule):
         if not on_all:
             return _of_some_ranks(facts, by_rank, lost)
         self._count(facts.step)
+        if may_be_measured(lost, facts.applied):
+            return _of_other_call(facts, lost)
         tokens, held = counted_tokens(lost)
         gradients = f"The gradients of {counted(len(lost), 'micro-batch')} ({held})"
         numbers = {
@@ -261,6 +270,22 @@ def _of_other_loss(facts: StepFacts) -> Outcome | None:
         "losses are to train the parameters, the first one is lost.",
         FIX_OTHER_LOSS,
         zeroed=len(zeroed),
+        micro_batches=len(facts.record.micro_batches),
+    )
+
+
+def _of_other_call(facts: StepFacts, lost: list[MicroBatch]) -> Outcome:
+    """Information: a callback may measure the gradient of some batch, and zero it on purpose."""
+    tokens, held = counted_tokens(lost)
+    return finding(
+        "info",
+        "The gradients of another backward call are zeroed",
+        f"In this window, the gradients of {counted(len(lost), 'micro-batch')} ({held}) of another "
+        "backward call than those of the step were zeroed. If they are measured only, nothing is "
+        "wrong. If they are to train the parameters, this data is not used.",
+        MEASURE,
+        discarded=len(lost),
+        discarded_tokens=tokens,
         micro_batches=len(facts.record.micro_batches),
     )
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 
 from gradledger_monitor.model.findings import Outcome
+from gradledger_monitor.model.losses.repeated import has_batch_for_each, may_be_measured
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.unmeasured import without_backward
@@ -49,9 +50,10 @@ class ZeroedEveryMicrobatch(Rule):
     The same data run again (LBFGS), also with another loss (``loop.discarded_microbatches`` states
     that); the parameters changed before the gradients were zeroed (SAM); gradients are moved to
     other buffers and back (``main_grad`` of Megatron); the earlier backward belongs to another
-    optimizer, which may step later; some windows hold a single micro-batch, so the loop discards
-    one now and then (a guard); a loss or a norm was not finite in a micro-batch that was discarded,
-    and finite in the one that was not.
+    optimizer, which may step later; another backward call, on data that the training DataLoader did
+    not deliver for it (``loop.discarded_microbatches`` states that); some windows hold a single
+    micro-batch, so the loop discards one now and then (a guard); a loss or a norm was not finite in
+    a micro-batch that was discarded, and finite in the one that was not.
 
     **Incidents**
 
@@ -87,7 +89,9 @@ class ZeroedEveryMicrobatch(Rule):
             return not_measured(without_backward(record))
         total = len(record.micro_batches)
         only_one_applied = total > 1 and len(lost) == total - 1
-        zeroed = only_one_applied and all(m.fresh for m in record.micro_batches)
+        is_measured = may_be_measured(lost, facts.applied) and not has_batch_for_each(record)
+        all_fresh = all(m.fresh for m in record.micro_batches)
+        zeroed = only_one_applied and all_fresh and not is_measured
         before, self._before = self._before, total if zeroed else 0
         self._single = self._single or total == 1
         if not zeroed or self._single or _has_guard(facts):
