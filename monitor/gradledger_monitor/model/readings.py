@@ -33,6 +33,7 @@ class WeightedTerm(WeightedTokens):
     positive: bool  # sign of the term's own weight; ``weight`` is its absolute value
     part: int  # number of the term among those of this name in the micro-batch, from 1
     factor: float  # from the gradient at the loss node to the one that was applied
+    own_factor: float  # the same without the loss scale: of the loop and the ranks
 
     def __init__(
         self,
@@ -45,11 +46,12 @@ class WeightedTerm(WeightedTokens):
         positive: bool,
         part: int,
         factor: float,
+        own_factor: float,
     ) -> None:
         self.rank, self.micro_batch, self.term = rank, micro_batch, term
         self.tokens, self.weight = tokens, weight
         self.loss_term, self.positive, self.part = loss_term, positive, part
-        self.factor = factor
+        self.factor, self.own_factor = factor, own_factor
 
 
 @dataclass
@@ -154,7 +156,8 @@ def _is_divided_below(term: WeightedTerm) -> bool:
 
 def _divide(term: WeightedTerm, k: float, count: float) -> bool:
     divisors = [number(divisor) or 0.0 for divisor in term.loss_term.divisors]
-    whole = math.prod(divisors) / term.factor if divisors and term.factor else 0.0
+    factor = term.own_factor
+    whole = math.prod(divisors) / factor if divisors and factor else 0.0
     if abs(whole / (k * count) - 1) <= WEIGHT:
         return True
     if k not in divisors:

@@ -361,17 +361,19 @@ class StepFacts:
             later = topology.rescaled_later(applied)
             for index, micro_batch in applied:
                 factor = rank_factor * later.get(index, 1.0)
+                unscale = unscale_factor(micro_batch)
                 if is_unmeasured:
-                    factor *= unscale_factor(micro_batch)
+                    factor *= unscale
                 task = tasks.get(index, 0)
                 for name, part, sent in loss_names.named(micro_batch.terms, task, forms):
                     term = as_mean(sent)
                     counted = _tokens_and_weight(term, part)
                     if counted is not None:
-                        tokens, size = counted[0], abs(counted[1]) * factor
+                        tokens, size, own = counted[0], abs(counted[1]) * factor, factor / unscale
+                        where = rank, index, name
                         terms.append(
                             WeightedTerm(
-                                rank, index, name, tokens, size, term, counted[1] > 0, part, factor
+                                *where, tokens, size, term, counted[1] > 0, part, factor, own
                             )
                         )
         return terms

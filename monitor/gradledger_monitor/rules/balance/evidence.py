@@ -191,11 +191,11 @@ def _is_reduced_by_mean(term: WeightedTerm) -> bool:
     """
     loss = term.loss_term
     # by 1, the steps that accumulate at the moment, which divides nothing
-    mean = not loss.divisors and Near(weight_of_elements(term), WEIGHT)(term.factor)
+    mean = not loss.divisors and Near(weight_of_elements(term), WEIGHT)(term.own_factor)
     divided = not loss.undivided and any(number(d) != 0 for d in loss.divisors or [1.0])
     if loss.reduction != "none" or (divided and not mean) or loss.coefficient is not None:
         return False
-    return term.weight < min(1.0, term.factor) * (1 - WEIGHT)
+    return term.weight < min(1.0, term.own_factor) * (1 - WEIGHT)
 
 
 def may_pass_on_gradients(objective: Objective) -> bool:
