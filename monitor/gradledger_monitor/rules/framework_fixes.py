@@ -182,7 +182,7 @@ MEASURE = """\
 _SAME = {
     "accelerate": {"optimizer.step", "optimizer.zero_grad"},
     "fabric": {"optimizer.step", "optimizer.zero_grad", "scheduler.step"},
-    "lightning": {"optimizer.step", "optimizer.zero_grad"},  # in manual optimization
+    "lightning": {"optimizer.zero_grad"},  # in manual optimization
 }
 
 # Families of rules whose snippets contain calls of a training loop. Those on reductions have their

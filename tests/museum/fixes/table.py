@@ -263,6 +263,10 @@ FRAMEWORKS = {
     ),
     "accelerate_divided_in_the_call": (_DOUBLE, f"{_ONCE}[accelerate]"),
     "accelerate_divided_twice": (_DOUBLE, f"{_ONCE}[accelerate]"),
+    "accelerate_generator_leaks": (
+        "loop.grads_not_zeroed",
+        "loop.grads_not_zeroed.FIX_BEFORE",
+    ),
     "accelerate_mean_of_means": (_UNEQUAL, f"{_MEANS}[accelerate]"),
     "accelerate_never_zeroed": ("loop.grads_not_zeroed", "loop.grads_not_zeroed.FIX"),
     "accelerate_not_divided": (_MISSING, f"{_NOT_DIVIDED}[accelerate]"),
@@ -276,6 +280,7 @@ FRAMEWORKS = {
         "scheduler.step_every_microbatch",
         _of("step_every_microbatch", "accelerate", "scheduler"),
     ),
+    "accelerate_stepped_twice": ("loop.double_step", "loop.double_step.FIX"),
     "accelerate_zeroed_each": (_ZEROED, _of("zeroed_every_microbatch", "accelerate")),
     "fabric_added_again": ("loop.losses_added_again", _of("losses_added_again", "fabric")),
     "fabric_clipped_each": ("loop.clip_every_microbatch", _of("clip_every_microbatch", "fabric")),
