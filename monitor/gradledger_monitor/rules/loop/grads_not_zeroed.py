@@ -25,8 +25,12 @@ if (i + 1) % K == 0:
     optimizer.zero_grad(set_to_none=True)"""
 
 FIX_BEFORE = """\
-# before the first backward of each window, in the closure if step() takes one:
+# after the backwards of other losses, before that of its own; in a closure, in front:
 optimizer.zero_grad(set_to_none=True)"""
+
+FIX_BETWEEN = """\
+# The backward of the other loss follows that of this optimizer's. Step this optimizer before it, or
+# keep the other gradients out of its parameters: with requires_grad_(False) during that forward."""
 
 
 class GradsNotZeroed(Rule):
@@ -90,12 +94,15 @@ class GradsNotZeroed(Rule):
         leaked = facts.leaked
         self._count(facts, bool(first.fresh))
         if facts.record.closure and facts.parameters_changed:
-            return self._finding(facts, "Gradients are not zeroed in the closure", EVALUATIONS)
+            title = "Gradients are not zeroed in the closure"
+            return self._finding(facts, title, EVALUATIONS, FIX_BEFORE)
         if (first.fresh or skipped) and not leaked:
             return OK
         if leaked:
             summary = _leaked(len(leaked), len(leaked) + len(facts.applied))
-            return self._finding(facts, "Gradients of another loss leak into the step", summary)
+            title = "Gradients of another loss leak into the step"
+            fix = FIX_BETWEEN if max(leaked) > facts.applied_from else FIX_BEFORE
+            return self._finding(facts, title, summary, fix)
         title = "Gradients are not zeroed between steps"
         if self._apart > 1 and self._steps > 1:
             return self._finding(facts, title, NOT_ZEROED + _accumulation(self._apart), FIX_APART)
@@ -112,12 +119,11 @@ class GradsNotZeroed(Rule):
 
     @staticmethod
     def _finding(facts: StepFacts, title: str, summary: str, fix: str = FIX) -> Outcome:
-        before = facts.leaked or facts.record.closure
         return finding(
             "error",
             title,
             summary,
-            FIX_BEFORE if before else fix,
+            fix,
             leaked_micro_batches=[index + 1 for index in facts.leaked][:32],
             norm=number(facts.record.norm),
         )
