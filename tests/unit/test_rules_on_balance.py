@@ -381,6 +381,25 @@ def test_an_unknown_balance_is_compared_with_the_earlier_ones(
 
 
 @pytest.mark.parametrize(
+    ("m", "divisors", "micro_batches", "is_named"),
+    [
+        pytest.param(8, (8.0,), 1, True, id="divided by 8, and stepped after 1"),
+        pytest.param(8, (), 1, False, id="multiplied by 0.125"),
+        pytest.param(40, (40.0,), 1, False, id="divided by its own count"),
+        pytest.param(2, (2.0,), 1, False, id="a half"),
+        pytest.param(8, (8.0,), 3, False, id="accumulated"),
+    ],
+)
+def test_a_regression_divided_by_more_than_its_window_may_lack_an_accumulation(
+    m: int, divisors: tuple[float, ...], micro_batches: int, is_named: bool
+) -> None:
+    one = term(40, 1 / (40 * m * micro_batches), kind="L1LossBackward0", divisors=divisors)
+    (finding,) = judged([facts(record([one] * micro_batches, n)) for n in (1, 2, 3)]).findings
+    assert (finding.rule, finding.severity) == ("reduction.balance_off", "info")
+    assert (f"if an accumulation over {m} is meant" in finding.summary) == is_named
+
+
+@pytest.mark.parametrize(
     ("beside", "title", "effect"),
     [
         (0.5, "The balance of the binary cross entropy is 0.7, not 1", "the gradient of this loss"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gradledger_monitor.model.findings import Outcome
+from gradledger_monitor.model.numbers import number
 from gradledger_monitor.rules.balance.evidence import Idle, Near, without_tokens
 from gradledger_monitor.rules.balance.patterns import wrong_balances
 from gradledger_monitor.rules.framework_fixes import framework
@@ -20,6 +21,8 @@ from gradledger_monitor.rules.reduction.common import (
 )
 from gradledger_monitor.rules.reduction.fixes import SUM_OVER_WINDOW, token_mean
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding
+
+FEWEST, LEAST = 3, 1e-6  # micro-batches of an accumulation; the smallest factor of one
 
 FIX = """\
 # if the factor B is intended, declare it; it is then no longer reported:
@@ -102,7 +105,8 @@ class BalanceOff(Rule):
             "info",
             f"The balance{f' of the {name}' if name else ''} is {significant(b)}, not "
             f"{significant(declared(window))}",
-            f"{_history(window)}. {_cause(window)}. If it is not: {_effect(window, name)}.",
+            f"{_history(window)}. {_cause(window)}. If it is not: {_effect(window, name)}."
+            f"{_accumulation(window)}",
             FIX,
             balance=round(b, 6),
             factor=round(factor(window), 6),
@@ -209,6 +213,23 @@ def _of_idle(window: Window, idle: Idle) -> Outcome:
 def _cause(window: Window) -> str:
     shown = window.balance.evidence or "The balance alone does not show the cause"
     return f"{shown}; it may be an intended weight"
+
+
+def _accumulation(window: Window) -> str:
+    """What else divides the loss of one micro-batch by a whole number, which is no count of it."""
+    facts, objective = window.facts, window.balance.objective
+    b, m = factor(window), round(1 / max(factor(window), LEAST))
+    alone = len(facts.record.micro_batches) == 1 and m >= FEWEST and not varies(window)
+    if objective is None or not alone or not Near(1 / m, facts.tolerance)(b):
+        return ""
+    terms = [term.loss_term for term in objective.terms]
+    counts = {facts.samples, *(n for t in terms for n in (t.elements, t.tokens, t.size, t.rows))}
+    if m in counts or not all(m in map(number, t.divisors) for t in terms):
+        return ""
+    return (
+        f" The loss is divided by {m}, and the optimizer steps after 1 micro-batch: if an "
+        f"accumulation over {m} is meant, it should step after {m}."
+    )
 
 
 def _history(window: Window) -> str:
