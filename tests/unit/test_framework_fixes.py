@@ -108,7 +108,7 @@ def test_no_code_of_a_plain_loss_is_shown_for_one_that_the_loop_masks_or_changes
 ) -> None:
     means = [term(10, 1 / 20, "none", **changed), term(2, 1 / 4, "none", **changed)]
     step = facts(record(means))
-    assert fixes.token_mean(step, step.objective) == fixes.SUM_OVER_WINDOW
+    assert fixes.token_mean(step, step.objective) == fixes.SUM_OF_ONE_RANK
 
 
 def test_the_fix_names_the_divisor_of_accelerate_if_it_may_call_backward() -> None:
@@ -124,7 +124,7 @@ def test_a_loss_that_is_divided_is_not_divided_after_backward_again() -> None:
     # by Fabric; and in words, for another loss
     fabric = fixes.TOKEN_MEAN["fabric"] + fixes.NOTE_OF_LOOP
     assert shown({"environment": {"lightning_fabric": "in use"}}, post_factor=0.5) == fabric
-    words = fixes.SUM_OVER_WINDOW + fixes.NOTE_OF_LOOP
+    words = fixes.SUM_OF_ONE_RANK + fixes.NOTE_OF_LOOP
     assert shown({}, kind="MseLossBackward0", post_factor=0.5) == words
 
 
@@ -158,7 +158,7 @@ def test_a_fix_ignores_the_class_that_the_loss_ignores() -> None:
     weighted = of(0, 0, class_weights=(14.0, 0.5))
     assert "labels[labels != 0]" in weighted and "ignore_index=0" in weighted
     assert of(None, None) == fixes.TOKEN_MEAN["plain"]
-    assert of(0, 1) == fixes.SUM_OVER_WINDOW
+    assert of(0, 1) == fixes.SUM_OF_ONE_RANK
     trainer = {"config": {"framework": "transformers"}}
     assert of(0, 0, run=trainer) == fixes.SUM_OVER_WINDOW
 
@@ -175,7 +175,7 @@ def test_the_fix_of_one_of_several_losses_leaves_the_others() -> None:
 
 @pytest.mark.parametrize("kind", ["CtcLossBackward0", "MseLossBackward0"])
 def test_another_loss_gets_no_cross_entropy(kind: str) -> None:
-    assert shown({}, kind=kind) == fixes.SUM_OVER_WINDOW
+    assert shown({}, kind=kind) == fixes.SUM_OF_ONE_RANK
     assert shown({"environment": ACCELERATE}, kind=kind) == fixes.SUM_OVER_WINDOW
 
 

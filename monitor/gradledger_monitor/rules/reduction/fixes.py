@@ -271,6 +271,10 @@ SUM_OVER_WINDOW = """\
 # over all ranks. Then undo what divides once more: K in accelerator.backward() and in automatic
 # optimization of Lightning, the number of ranks in DDP and FSDP."""
 
+SUM_OF_ONE_RANK = """\
+# Divide the sum of the loss by what it counts (elements, labels, sequences) in the whole window. In
+# a window of one micro-batch with a mask, this is (losses * mask).sum() / mask.sum()."""
+
 SUM_OVER_CLASS_WEIGHTS = """\
 # Divide the sum of the weighted loss by the sum of the targets' class weights in the whole window,
 # over all ranks. Then undo what divides once more: K in accelerator.backward() and in automatic
@@ -307,7 +311,10 @@ def token_mean(facts: StepFacts, objective: Objective | None) -> str:
 
     If it weighs its classes, or is divided by its own weights, divided by the sum of the weights.
     """
-    return _token_mean(facts, objective) + (NOTE_OF_LOOP if _divides_later(facts) else "")
+    fix = _token_mean(facts, objective)
+    if loop(facts) == "plain" and "accelerate" not in facts.run.environment:
+        fix = fix.replace(SUM_OVER_WINDOW, SUM_OF_ONE_RANK)
+    return fix + (NOTE_OF_LOOP if _divides_later(facts) else "")
 
 
 def _token_mean(facts: StepFacts, objective: Objective | None) -> str:
