@@ -47,6 +47,18 @@ def test_batch_norm_alone_is_information() -> None:
 def test_a_model_that_trains_again_or_never_trained_is_no_finding() -> None:
     off = [step(n, 0, "Dropout") for n in (10, 15)]
     assert finding_of(*TRAINS, *off, step(20, 2), step(25, 0, "Dropout")) is None
-    assert finding_of(*[step(n, 0, "Dropout") for n in (2, 3, 5, 10, 15)]) is None
+    assert finding_of(*[step(n, 0, "Dropout") for n in (2, 3, 5, 10)]) is None
     assert finding_of(*TRAINS, *off, step(20)) is None  # no such modules any more
     assert finding_of(TRAINS[0], *off, step(20, 0, "Dropout")) is None  # once may be chance
+
+
+def test_a_model_that_never_trains_with_its_dropout_is_information() -> None:
+    finding = finding_of(*[step(n, 0, "BatchNorm1d", "Dropout") for n in (2, 3, 5, 10, 15)])
+    assert finding is not None and finding.severity == "info"
+    assert finding.summary == (
+        "The whole model was in evaluation mode at all 5 sampled steps, and BatchNorm1d and "
+        "Dropout in it do not act as in training: dropout drops nothing. If this is intended, it "
+        "is right."
+    )
+    assert finding_of(*[step(n, 0, "BatchNorm1d") for n in (2, 3, 5, 10, 15)]) is None
+    assert finding_of(*[step(n, 0, "Dropout") for n in (2, 3, 5, 10)], step(15, 1)) is None

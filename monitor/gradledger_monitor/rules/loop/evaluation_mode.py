@@ -20,6 +20,11 @@ model.train()    # before the next training step
 # batch norm that should stay frozen: after model.train(), eval() of these modules alone"""
 
 
+FIX_FROM_START = """\
+model.train()    # before the first training step: from_pretrained() and eval() leave it off
+# if nothing should be dropped: a probability of 0"""
+
+
 class EvaluationMode(Rule):
     """The model was in training mode, and training goes on in evaluation mode.
 
@@ -29,7 +34,8 @@ class EvaluationMode(Rule):
     mode: dropout with a probability above 0, and batch norm with running statistics. They were in
     training mode at 2 sampled steps or more, and all of them, with the whole model, in evaluation
     mode in the backwards of the last 3. These are steps 2, 3, 5, 10 and every fifth one up to 50,
-    then about every tenth part of the steps so far.
+    then about every tenth part of the steps so far. Or the whole model, with a dropout in it, was
+    in evaluation mode at all sampled steps, at least 5: this is information, as it may be intended.
 
     **Why it matters**
 
@@ -45,9 +51,9 @@ class EvaluationMode(Rule):
 
     **When it is silent**
 
-    Evaluation mode from the first step on; a part of the model in evaluation mode, such as a
-    backbone whose batch norm is frozen; a mode that changes between backward and step; models
-    without such modules, or that are not known.
+    Batch norm alone in evaluation mode from the first step on; a part of the model in evaluation
+    mode, such as a backbone whose batch norm is frozen; a mode that changes between backward and
+    step; models without such modules, or that are not known.
 
     **Incidents**
 
@@ -56,6 +62,7 @@ class EvaluationMode(Rule):
 
     before = Parameter(2, "sampled steps in training mode")
     needed = Parameter(3, "sampled steps in a row in evaluation mode")
+    from_start = Parameter(5, "sampled steps, all in evaluation mode")
 
     kind = "T"
     points_at = ("step", "backward")
@@ -79,11 +86,13 @@ class EvaluationMode(Rule):
             return OK
         self._since = self._since if self._evaluated else step
         self._evaluated += 1
+        kinds = layers.evaluating
+        if not self._trained and self._evaluated >= self.from_start and _drops(kinds):
+            return _never_trained(kinds, self._evaluated)
         if self._trained < self.before or self._evaluated < self.needed:
             return OK
-        kinds = layers.evaluating
         return finding(
-            "warning" if any(DROPOUT in kind for kind in kinds) else "info",
+            "warning" if _drops(kinds) else "info",
             "Training goes on in evaluation mode",
             f"{' and '.join(kinds)} of the model {'was' if len(kinds) == 1 else 'were'} in "
             f"training mode at sampled steps up to {self._last_trained:,}. The whole model was in "
@@ -96,3 +105,20 @@ class EvaluationMode(Rule):
             sampled_steps=self._evaluated,
             modules=kinds,
         )
+
+
+def _drops(kinds: list[str]) -> bool:
+    return any(DROPOUT in kind for kind in kinds)
+
+
+def _never_trained(kinds: list[str], sampled: int) -> Outcome:
+    return finding(
+        "info",
+        "The model is trained in evaluation mode",
+        f"The whole model was in evaluation mode at all {counted(sampled, 'sampled step')}, and "
+        f"{' and '.join(kinds)} in it {'does' if len(kinds) == 1 else 'do'} not act as in "
+        "training: dropout drops nothing. If this is intended, it is right.",
+        FIX_FROM_START,
+        sampled_steps=sampled,
+        modules=kinds,
+    )
