@@ -27,7 +27,7 @@ EDGES = 3  # windows in which it moved in some gaps: a ramp of a schedule begins
 FIX = """\
 if (i + 1) % K == 0:
     optimizer.step()
-    scheduler.step()             # once per optimizer step
+    scheduler.step()             # once per optimizer step, if it is planned in these
     optimizer.zero_grad()"""
 
 FIX_BY_HAND = """\
