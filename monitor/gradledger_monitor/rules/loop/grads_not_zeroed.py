@@ -25,7 +25,7 @@ if (i + 1) % K == 0:
     optimizer.zero_grad(set_to_none=True)"""
 
 FIX_BEFORE = """\
-# after the backwards of other losses, before that of its own; in a closure, in front:
+# after the backwards of other losses, before the one of this one; in a closure, in front:
 optimizer.zero_grad(set_to_none=True)"""
 
 FIX_BETWEEN = """\
