@@ -290,6 +290,21 @@ def is_mean_of_sums(facts: StepFacts, objective: Objective) -> bool:
     return Near(weights, facts.tolerance)(constant)
 
 
+def is_sum_of_steps(facts: StepFacts, objective: Objective) -> bool:
+    """Whether the one micro-batch adds up means of equal counts, one for each step of a loop.
+
+    As over the steps of a decoder: the loss of a sequence is that of all its steps together.
+    """
+    terms = objective.terms
+    counts = {term.tokens for term in terms}
+    if facts.micro_batches_of(objective) != 1 or facts.run.world_size > 1 or len(counts) != 1:
+        return False
+    constant = abs(objective.coefficient or 1.0) * (facts.run.declared_scale or 1.0)
+    near = Near(constant, facts.tolerance)
+    means = all(t.loss_term.reduction == "mean" and near(t.tokens * t.weight) for t in terms)
+    return len(terms) > 1 and means
+
+
 def is_sum_in_each_element(term: WeightedTerm) -> bool:
     """Whether each element of the outermost reduction is a sum of several tokens, and no mean.
 

@@ -9,7 +9,7 @@ from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.model.token_ledger import total
 from gradledger_monitor.rules.balance.beside import cross_entropy_beside
 from gradledger_monitor.rules.balance.counts import followed_count
-from gradledger_monitor.rules.balance.divisors import is_mean_of_sums
+from gradledger_monitor.rules.balance.divisors import is_mean_of_sums, is_sum_of_steps
 from gradledger_monitor.rules.balance.evidence import Near, divides_by_samples, ignores_targets
 from gradledger_monitor.rules.balance.patterns import Pattern, wrong_windows
 from gradledger_monitor.rules.framework_fixes import framework
@@ -54,6 +54,10 @@ SAMPLES = (
 )
 
 
+FIX_OF_STEPS = """\
+# For equal steps of the optimizer, divide the sum by the number of means that it adds up."""
+
+
 class WrongDenominator(Rule):
     """The loss is divided by something other than the number of tokens that count.
 
@@ -72,8 +76,9 @@ class WrongDenominator(Rule):
 
     It is information if the graph shows a mean, over the samples of the window, of one sum for
     each (``losses.sum(-1).mean()``): the log-likelihood of sequences is such a loss. So it is if
-    the Trainer of transformers counts one label more for each sequence, as it does for models
-    such as GPT-2, whose loss it does not know to shift its labels.
+    the only micro-batch adds up a mean for each step, as a loop over a decoder does; and if the
+    Trainer of transformers counts one label more for each sequence, as it does for models such as
+    GPT-2, whose loss it does not know to shift its labels.
 
     **Why it matters**
 
@@ -129,6 +134,8 @@ class WrongDenominator(Rule):
         assert objective is not None
         if pattern == "wandering" and is_mean_of_sums(window.facts, objective):
             return _of_mean_of_sums(window, objective)
+        if pattern == "wandering" and is_sum_of_steps(window.facts, objective):
+            return _of_steps(window, objective)
         of_samples = divides_by_samples(window.facts, objective)
         positions = pattern == "padding"
         constant = window.balance.constant
@@ -193,6 +200,26 @@ def _of_mean_of_sums(window: Window, objective: Objective) -> Outcome:
         balance=round(balance(window), 6),
         tokens=as_count(tokens(window)),
         samples=samples,
+    )
+
+
+def _of_steps(window: Window, objective: Objective) -> Outcome:
+    """The steps of a sequence: their author may add them up on purpose."""
+    steps, element = len(objective.terms), element_name(objective)
+    name = objective_name(objective, window.facts.objectives)
+    held = counted(round(objective.terms[0].tokens), element)
+    return finding(
+        "info",
+        f"The {name} is a sum of {steps} means",
+        f"In this window, the {name} adds up {steps} means of {held} each, as over the steps of a "
+        f"sequence, and nothing divides the sum. The gradient is {steps} times as large as that of "
+        f"a mean over all {element}s, and differs with the number of steps. If the loss of a "
+        "sequence is meant to be the sum over its steps, this is right.",
+        FIX_OF_STEPS,
+        objective=name,
+        balance=round(balance(window), 6),
+        tokens=as_count(tokens(window)),
+        means=steps,
     )
 
 
