@@ -262,7 +262,7 @@ def test_the_fix_is_what_the_right_loop_does_where_zeroing_after_the_step_is_too
     findings = [f for f in evaluation.findings if f.rule == "loop.grads_not_zeroed"]
     assert findings
     for finding in findings:
-        assert finding.fix.startswith("# after the backwards of other losses, before")
+        assert finding.fix.startswith("# after other losses' backwards, before")
         assert "optimizer.zero_grad(" in finding.fix and "step()\n" not in finding.fix
 
 

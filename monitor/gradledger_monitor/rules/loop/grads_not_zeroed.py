@@ -25,7 +25,7 @@ if (i + 1) % K == 0:
     optimizer.zero_grad(set_to_none=True)"""
 
 FIX_BEFORE = """\
-# after the backwards of other losses, before the one of this one; in a closure, in front:
+# after other losses' backwards, before that of this optimizer; in a closure, in front:
 optimizer.zero_grad(set_to_none=True)"""
 
 FIX_BETWEEN = """\
