@@ -359,7 +359,7 @@ class OpenStep:
             return
         factor = gradient_probe.common_factor(before.values(), after.values(), tolerance)
         total = self._total_if_cleared()
-        if total and isinstance(factor, str):
+        if total and isinstance(factor, str) and any(after.values()):
             factor = gradient_probe.common_factor(total, after.values(), tolerance)
             record.moved = isinstance(factor, float) or was_clipped(self.events, total, tolerance)
         if factor == gradient_probe.CHANGED:
