@@ -166,6 +166,16 @@ def test_epochs_after_the_first_are_counted_alike() -> None:
     assert [s.samples for s in steps] == [16] * 9
 
 
+def test_a_window_over_the_end_of_an_epoch_does_not_count_the_new_epoch_alone() -> None:
+    loader = DataLoader(points(48), 8)
+    batches = (batch for _ in range(3) for batch in loader)
+    steps = train(iter(lambda: list(islice(batches, 4)), []))
+    assert [s.record.batches for s in steps] == [4, None, 4, 4, None]
+    assert [s.record.batches for s in train(w for _ in range(2) for w in accumulated(loader))] == (
+        [2] * 6
+    )
+
+
 def test_a_batch_that_is_cut_into_micro_batches_is_not_counted_twice() -> None:
     cut = (
         [list(pair) for pair in zip(x.chunk(2), y.chunk(2), strict=True)]

@@ -11,23 +11,30 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from torch.utils.data import BatchSampler
+from torch.utils.data import BatchSampler, Sampler
+from torch.utils.data.distributed import DistributedSampler
 
 if TYPE_CHECKING:
     from gradledger.capture.windows import OptimizerWindow
 
 MOST_BEGUN = 64  # iterators that are remembered when they are gone
+_SAMPLERS = (Sampler.__module__, DistributedSampler.__module__)
 REPEATED = "_RepeatSampler"  # the class of the batch sampler of loaders that keep one iterator
 
 
-@dataclass
+@dataclass(eq=False)
 class _Iterator:
     """One iterator of a loader."""
 
     loader: int  # its id
+    length: int | None  # batches of an epoch; None: it is not known
     batch_size: int | None  # None: it is not known
     short_batch: int | None  # the number of the batch that may hold fewer samples
     counted: dict[int, int] = field(default_factory=dict)  # by optimizer: batches at its last step
+
+    def may_yield(self, window: OptimizerWindow) -> bool:
+        """Whether it had batches left at the optimizer's last step."""
+        return self.length is None or self.counted.get(id(window), 0) < self.length
 
 
 class DrawnBatches:
@@ -42,12 +49,16 @@ class DrawnBatches:
         self._begun_before: weakref.WeakKeyDictionary[OptimizerWindow, int] = (
             weakref.WeakKeyDictionary()
         )
+        # those that were alive then
+        self._alive_before: weakref.WeakKeyDictionary[OptimizerWindow, list[_Iterator]] = (
+            weakref.WeakKeyDictionary()
+        )
 
     def add(self, loader: Any, iterator: Any) -> None:
         """The script begins to iterate over a loader."""
         size = _batch_size(loader)
-        short_batch = None if size is None else _short_batch(loader)
-        self._iterators[iterator] = _Iterator(id(loader), size, short_batch)
+        length, short_batch = (None, None) if size is None else _epoch(loader)
+        self._iterators[iterator] = _Iterator(id(loader), length, size, short_batch)
         self._count += 1
         self._begun.append((self._count, id(loader), weakref.ref(iterator)))
 
@@ -56,9 +67,14 @@ class DrawnBatches:
 
         Their number, if one loader yielded them, and the samples in each, if none of them may be
         short. If several did, the batches of each. An iterator that began since then and is gone
-        has yielded one, as in ``next(iter(loader))``.
+        has yielded one, as in ``next(iter(loader))``. How many an older one yielded in this window
+        before it was gone, at the end of an epoch, is not known.
         """
         sources, all_known = [], True
+        before, alive = self._alive_before.get(window, ()), list(self._iterators.values())
+        known = set(map(id, alive))
+        ended = [each for each in before if id(each) not in known and each.may_yield(window)]
+        self._alive_before[window] = alive
         by_loader = self._of_iterators_gone(window)
         for iterator, counts in self._iterators.items():
             drawn, total = _take_drawn(iterator, counts, window)
@@ -66,6 +82,8 @@ class DrawnBatches:
             if drawn:
                 sources.append((counts, drawn, total))
                 by_loader[counts.loader] += drawn
+        if ended:
+            return _common_batch_size([*ended, *(counts for counts, *_ in sources)])
         if len(by_loader) > 1:
             return {"loader_batches": list(by_loader.values())}
         if len(sources) != 1 or not all_known:
@@ -103,14 +121,37 @@ def _batch_size(loader: Any) -> int | None:
     return sampler.batch_size // shards
 
 
-def _short_batch(loader: Any) -> int | None:
-    """The number of an epoch's last batch, unless it is dropped or the length is not known."""
-    if _repeated(loader.batch_sampler).drop_last or not hasattr(loader.dataset, "__len__"):
+def _epoch(loader: Any) -> tuple[int | None, int | None]:
+    """The batches of an epoch, and the number of the one that may hold fewer samples.
+
+    A sampler of the script is asked for its length only where such a batch is possible: its length
+    may be costly, or drawn.
+    """
+    batches = _repeated(loader.batch_sampler)
+    is_known = batches is loader.batch_sampler and type(batches) is BatchSampler
+    is_known = is_known and type(batches.sampler).__module__ in _SAMPLERS
+    if batches.drop_last:
+        return (_length(loader) if is_known else None), None
+    length = _length(loader)
+    is_even = is_known and length is not None and len(batches.sampler) % batches.batch_size == 0
+    return length, None if is_even else length
+
+
+def _length(loader: Any) -> int | None:
+    """The batches of an epoch."""
+    if not hasattr(loader.dataset, "__len__"):
         return None
     try:
         return len(loader) or None
     except (TypeError, NotImplementedError):  # a sampler without end has no length
         return None
+
+
+def _common_batch_size(iterators: list[_Iterator]) -> dict[str, int]:
+    """The samples in each batch of several iterators, unless some may be short."""
+    sizes = {each.batch_size if each.short_batch is None else None for each in iterators}
+    size = sizes.pop()
+    return {"batch_size": size} if size is not None and not sizes else {}
 
 
 def _repeated(sampler: Any) -> Any:
