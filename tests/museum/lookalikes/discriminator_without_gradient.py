@@ -1,4 +1,4 @@
-"""A GAN whose discriminator is far ahead at times: its hinge loss has a gradient of exactly zero."""
+"""A GAN whose discriminator is far ahead at times: its hinge loss then has a gradient of zero."""
 
 import torch
 import torch.nn.functional as F
