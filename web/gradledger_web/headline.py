@@ -148,7 +148,10 @@ def _meaning(evaluation: EvaluationResult, steps: int, ranks: int) -> str:
     names = ", ".join(not_measured)
     checks = formatting.plural(len(not_measured), "optional check")
     unclear = f" ({checks} not measured: {names})" if not_measured else ""
-    evaluated = next((n.reason for n in evaluation.tree if n.node == "reduction" and n.reason), "")
+    reduction = next((n for n in evaluation.tree if n.node == "reduction"), None)
+    evaluated = "" if reduction is None else reduction.reason
+    if reduction is not None and reduction.status == "finding":  # information, or acknowledged
+        evaluated = f"see {evaluated}"
     return f"{no_problems}{unclear}" + (f"; {evaluated}" if evaluated else "")
 
 

@@ -87,6 +87,9 @@ def test_balanced_names_the_optional_checks_that_were_not_measured() -> None:
     assert headline.verdict_meaning(evaluation("balanced"), 40, 2) == (
         "no problems in 40 steps on 2 ranks"
     )
+    seen = (*tree, TreeNode("reduction", "?", "finding", "reduction.wrong_denominator"))
+    meaning = headline.verdict_meaning(evaluation("balanced", tree=seen), 40, 1)
+    assert meaning.endswith("; see reduction.wrong_denominator")
 
 
 def test_balanced_names_the_losses_whose_weights_were_evaluated() -> None:
