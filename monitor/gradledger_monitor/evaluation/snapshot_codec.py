@@ -123,6 +123,7 @@ class WindowState(Struct, frozen=True, forbid_unknown_fields=True, array_like=Tr
     first: int
     resumed: str
     batches: int | None
+    scaled_by: float | None
 
 
 class OptimizerState(Struct, frozen=True, forbid_unknown_fields=True):

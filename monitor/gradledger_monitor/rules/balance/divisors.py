@@ -47,6 +47,15 @@ K_OR_COUNT = (
     "count, the division by K is missing; if it is K, each micro-batch is a sum; if that is "
     "intended, declare scale={0}"
 )
+MAY_UNDO_K = (
+    "the loss is divided by K, and multiplied by the same number, which undoes the division, or "
+    "is a weight; if it is a weight, declare scale= with that number"
+)
+MAY_DIVIDE_TWICE = (
+    "the loss is divided by K, and multiplied by 1/K, which divides it again, or is a weight; if "
+    "it is a weight, declare scale= with that number"
+)
+DIVERGENCES = ("KlDiv", "SoftCrossEntropy")
 DIVIDED_BY = "Each loss is divided by {}"
 UNDIVIDED_MEANS = (
     "each micro-batch adds up several means, and nothing divides them: if they are of several "
@@ -273,6 +282,23 @@ def by_k_or_count(
         if counted and is_divided_by_k_itself(objective, each):
             return Diagnosis("unmeasured", K_OR_COUNT.format(each), objective)
     return None
+
+
+def by_k_and_constant(facts: StepFacts, objective: Objective) -> Diagnosis | None:
+    """K divides the mean of the only loss, and the constant in front of it is K, or 1/K.
+
+    It may undo the division, or repeat it: a weight changes nothing there. A round 1/K is a usual
+    weight, and the constant of a divergence is the square of its temperature.
+    """
+    k, constant = facts.micro_batches_of(objective), abs(objective.coefficient or 1.0)
+    alone = len(facts.objectives) == 1 and not objective.kind.startswith(DIVERGENCES)
+    divided = k > 1 and is_divided_by(objective, k) and reductions(objective) == {"mean"}
+    if not alone or not divided:
+        return None
+    if constant == k:
+        return Diagnosis("unmeasured", MAY_UNDO_K, objective)
+    repeats = Near(constant, SINGLE)(1 / k) and not is_round(constant)
+    return Diagnosis("unmeasured", MAY_DIVIDE_TWICE, objective) if repeats else None
 
 
 def is_mean_of_sums(facts: StepFacts, objective: Objective) -> bool:

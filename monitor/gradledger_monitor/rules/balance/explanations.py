@@ -15,6 +15,7 @@ from gradledger_monitor.model.tolerances import WEIGHT
 from gradledger_monitor.rules.balance.after_backward import (
     divides_own_by_ranks,
     excess_of_combination,
+    is_left_by_loop,
     multiplied_later,
 )
 from gradledger_monitor.rules.balance.counts import FOLLOWED, SHOWN, tokens_by_index
@@ -22,6 +23,7 @@ from gradledger_monitor.rules.balance.divisors import (
     are_shares,
     by_discarded,
     by_divisors_of_micro_batches,
+    by_k_and_constant,
     by_k_or_count,
     by_mean_over_all,
     by_number_beside_k,
@@ -72,11 +74,7 @@ OF_RANKS = (
 )
 WITHOUT_TOKENS = "micro-batches of some ranks have no tokens"
 SHORT = 2  # micro-batches of a first window that may not be whole
-MAY_UNDO_K = (
-    "the loss is divided by K, and multiplied by the same number, which undoes the division, or "
-    "is a weight; if it is a weight, declare scale= with that number"
-)
-DIVERGENCES = ("KlDiv", "SoftCrossEntropy")
+UNEXPLAINED = ("constant", "pending")
 
 
 def explain(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> Diagnosis:
@@ -141,14 +139,19 @@ def explain(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> D
 
 
 def _fair(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> Diagnosis:
-    """Fair, unless this is the first fair window, and shows the K of shorter ones before it.
+    """Fair, unless this is the first fair window, and shows the K of others before it.
 
-    With ``i % K == 0``, the first window holds one micro-batch.
+    With ``i % K == 0``, the first window holds one micro-batch. Or several means before are longer,
+    and no constant that is known explains them.
     """
     k, wrong = facts.micro_batches_of(objective), wrong_windows(past)
     is_first = bool(wrong) and not any(earlier.pattern in FAIR for earlier in past)
     shorter = is_first and all(earlier.micro_batches < k for earlier in wrong)
-    if not shorter or not _Explains(facts, past)(lambda micro_batches: micro_batches / k):
+    longer = is_first and len(wrong) > 1 and is_mean(facts, objective)
+    longer &= all(c.micro_batches > k and c.pattern in UNEXPLAINED for c in wrong)
+    if not (shorter or longer) or not _Explains(facts, past)(
+        lambda micro_batches: micro_batches / k
+    ):
         return Diagnosis("fair", objective=objective)
     ratio = wrong[-1].micro_batches / k
     return Diagnosis("partial_before", objective=objective, ratio=ratio)
@@ -268,14 +271,10 @@ def _by_coefficient(
 ) -> Diagnosis | None:
     """A constant in front of the loss, or the half of every squared error.
 
-    One that is K, in front of the only loss, may undo the division by K: a weight changes nothing
-    there. That of a divergence is the square of its temperature.
+    That of the only loss may be K or 1/K: see ``by_k_and_constant``.
     """
-    k = facts.micro_batches_of(objective)
-    alone = len(facts.objectives) == 1 and not objective.kind.startswith(DIVERGENCES)
-    undoes = k > 1 and objective.coefficient == k and is_divided_by(objective, k)
-    if alone and undoes and reductions(objective) == {"mean"}:
-        return Diagnosis("unmeasured", MAY_UNDO_K, objective)
+    if (undecided := by_k_and_constant(facts, objective)) is not None:
+        return undecided
     half = is_half_squared_error(facts, objective, balance)
     in_all = half and _Explains(facts, past, shorter=True)(lambda _: 0.5)
     if coefficient_explains(facts, objective, balance) or in_all:
@@ -474,7 +473,8 @@ class _Explains:
     """Whether a number, which may depend on K, is the balance of the last wrong windows.
 
     With ``shorter``, the K of this window may divide shorter ones besides, as the first one of a
-    loop that steps if ``i % K == 0``.
+    loop that steps if ``i % K == 0``. If the loop leaves the gradients of this window as they are,
+    what made those of an earlier one smaller after backward is a clip, and no divisor.
     """
 
     def __init__(self, facts: StepFacts, past: Sequence[Closed], shorter: bool = False) -> None:
@@ -482,9 +482,11 @@ class _Explains:
 
     def __call__(self, expected: Callable[[int], float]) -> bool:
         scale, tolerance = self._facts.run.declared_scale or 1.0, self._facts.tolerance
-        k = self._facts.micro_batches
+        k, is_left = self._facts.micro_batches, is_left_by_loop(self._facts)
         for closed in wrong_windows(self._past)[-EXPLAINED:]:
-            near, n = Near((closed.balance or 0.0) / scale, tolerance), closed.micro_batches or 1
+            clipped = (is_left and closed.scaled_by and min(closed.scaled_by, 1.0)) or 1.0
+            balance = (closed.balance or 0.0) / scale / clipped
+            near, n = Near(balance, tolerance), closed.micro_batches or 1
             divided_by_k = self._shorter and n < k and near(expected(k) * n / k)
             if not divided_by_k and not near(expected(n)):
                 return False

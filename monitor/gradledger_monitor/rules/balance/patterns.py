@@ -10,7 +10,7 @@ from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.model.readings import WeightedTerm
 from gradledger_monitor.model.step_facts import StepFacts
-from gradledger_monitor.rules.balance.after_backward import is_scaled_by_loop
+from gradledger_monitor.rules.balance.after_backward import factor_of_loop, is_scaled_by_loop
 from gradledger_monitor.rules.balance.beside import Beside, beside
 from gradledger_monitor.rules.balance.evidence import (
     weight_of_micro_batch,
@@ -127,6 +127,7 @@ class Closed(NamedTuple):
     first: int = 0  # as ``number``, of its first micro-batch
     resumed: str = ""  # what the loop continues from here
     batches: int | None = None  # that the only training DataLoader yielded since the last step
+    scaled_by: float | None = None  # with ``scaled_to``: what the loop multiplied the gradients by
 
     @classmethod
     def of(cls, facts: StepFacts, diagnosis: Diagnosis) -> Closed:
@@ -155,6 +156,7 @@ class Closed(NamedTuple):
             micro_batches[0].number if micro_batches else 0,
             _resumed(facts),
             facts.record.batches,
+            factor_of_loop(facts) if is_scaled_by_loop(facts) else None,
         )
 
 

@@ -162,7 +162,7 @@ def _always(window: Window, divisor: int) -> Outcome:
 
 
 def _before(window: Window) -> Outcome:
-    """The windows before the first balanced one were shorter, and divided by its K."""
+    """The windows before the first balanced one were shorter or longer, and divided by its K."""
     full, ratio = micro_batches(window), window.balance.ratio
     k = round(full * ratio)
     return finding(
@@ -171,7 +171,9 @@ def _before(window: Window) -> Outcome:
         f"The first balanced window holds {counted(full, 'micro-batch')}. The one before held {k}, "
         f"and its balance was {significant(ratio * declared(window))} = {k}/{full}"
         f"{of_declared(window)}. {intermittent_factor_effect(ratio, window.facts)}.",
-        of_plain_loop(FIX_BEFORE, window.facts, COUNT_FROM_ONE),
+        _fix(window, longer=False)
+        if ratio > 1
+        else of_plain_loop(FIX_BEFORE, window.facts, COUNT_FROM_ONE),
         balance=round(ratio * declared(window), 6),
         micro_batches=k,
         usual_micro_batches=full,
