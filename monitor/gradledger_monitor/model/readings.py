@@ -312,13 +312,27 @@ def _count_and_weight(t: WeightedTerm, unit: str) -> tuple[float, float] | None:
     elif mean or term.kind.startswith("NllLoss"):
         units = None
     elif unit == "rows":  # a row of one element that has no weight is none of them
-        units = None if term.rows == term.size and t.tokens < (term.size or 0) else term.rows
+        masked = term.rows == term.size and t.tokens < (term.size or 0)
+        units = None if masked else term.rows
     else:  # elements in one dimension have no positions
         units = None if (term.positions or 0) < (term.rows or 1) else counted_positions(t)
     if units is None or not 0 < units < math.inf:  # class weights may be any number
         return None
+    if unit in ("rows", "positions") and _are_no_sums(units, t):
+        return None
     # a mean has a fixed total weight: with more units, each has less
     return float(units), weight * t.tokens / units if mean and units != t.tokens else weight
+
+
+def _are_no_sums(units: float, t: WeightedTerm) -> bool:
+    """Whether the elements of the outermost reduction are these, and no sums of their entries.
+
+    As rows that are means: a row weighs what its element does, and not what an entry does.
+    """
+    term, each = t.loss_term, number(t.loss_term.element_weight)
+    if each is None or units != term.elements or units == term.size:
+        return False
+    return not math.isclose(t.weight, abs(each) * t.factor, rel_tol=WEIGHT)
 
 
 def entries_of_a_position(t: WeightedTerm) -> int | None:

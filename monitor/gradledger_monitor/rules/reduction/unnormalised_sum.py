@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gradledger_monitor.model.findings import Outcome
+from gradledger_monitor.rules.balance.evidence import is_divided_by
 from gradledger_monitor.rules.gradient_scale_effects import (
     changing_factor_effect,
     constant_factor_effect,
@@ -14,6 +15,7 @@ from gradledger_monitor.rules.reduction.common import (
     balance,
     declared,
     factor,
+    micro_batches,
     shows,
     tokens,
 )
@@ -32,7 +34,8 @@ class UnnormalisedSum(Rule):
     **What it sees**
 
     Every token has a weight of 1, or 1 divided by the number of ranks, of micro-batches, or of
-    both. The balance then follows the number of tokens N.
+    both. The balance then follows the number of tokens N. If K divides the loss, and each
+    micro-batch has K tokens, the number may be their count; the finding states both.
 
     **Why it matters**
 
@@ -75,12 +78,20 @@ class UnnormalisedSum(Rule):
         effect = changing_factor_effect(window.facts) if follows else constant
         element = element_name(window.balance.objective)
         held = counted(round(n), element)
+        title, either = f"The summed loss is not divided by the number of {element}s", ""
+        if _may_be_its_count(window):
+            k = micro_batches(window)
+            title = f"The summed loss is divided by {k} alone"
+            either = (
+                f" {k} is K, and each micro-batch has {k} {element}s: if it counts these, the "
+                f"division by K is missing; if it is K, that by the {element}s."
+            )
         changes = f" The number of {element}s differs between windows." if follows else ""
         return finding(
             "warning" if cross_entropy or (follows and not likelihood) else "info",
-            f"The summed loss is not divided by the number of {element}s",
+            title,
             f"The balance is {significant(b)} instead of {significant(declared(window))}, because "
-            f"the average weight of the {held} is {significant(b / n)}.{changes} "
+            f"the average weight of the {held} is {significant(b / n)}.{either}{changes} "
             f"{effect}.",
             token_mean(window.facts, window.balance.objective),
             balance=round(b, 6),
@@ -88,3 +99,11 @@ class UnnormalisedSum(Rule):
             factor=round(excess, 6),
             follows_tokens=follows,
         )
+
+
+def _may_be_its_count(window: Window) -> bool:
+    """Whether K divides each term, and each has as many tokens: the divisor may be either."""
+    objective, k = window.balance.objective, micro_batches(window)
+    assert objective is not None
+    counted = all(term.tokens == k for term in objective.terms)
+    return k > 1 and counted and is_divided_by(objective, k)
