@@ -6,8 +6,10 @@ from collections.abc import Sequence
 
 import pytest
 
+from gradledger.records import StepRecord
 from gradledger_monitor.model.findings import EvaluationResult
 from gradledger_monitor.model.step_facts import StepFacts
+from gradledger_monitor.rules.balance.diagnosis import FOR_INPUTS, diagnose
 from helpers.facts import facts, judged, record, term
 
 
@@ -58,12 +60,17 @@ def test_the_summary_states_what_the_windows_show() -> None:
     assert found.evidence["of_other_lines"] == 2
 
 
-def of_inputs(kinds: Sequence[tuple[int | None, bool]], *, same: bool = True) -> str:
-    """The title for a step whose backwards are of these lines, some with a gradient of an input."""
-    sent = record([term(8, 1 / 8) for _ in kinds], 1)
+def with_inputs(sent: StepRecord, kinds: Sequence[tuple[int | None, bool]], same: bool) -> None:
+    """Set the lines of the backwards, and which of them give a gradient to an input."""
     for index, (micro_batch, kind) in enumerate(zip(sent.micro_batches, kinds, strict=True)):
         micro_batch.call, micro_batch.reaches_input = kind
         micro_batch.fingerprint = 0.5 if same else 0.5 + index
+
+
+def of_inputs(kinds: Sequence[tuple[int | None, bool]], *, same: bool = True) -> str:
+    """The title for a step whose backwards are of these lines, some with a gradient of an input."""
+    sent = record([term(8, 1 / 8) for _ in kinds], 1)
+    with_inputs(sent, kinds, same)
     return title(judged([facts(sent)]))
 
 
@@ -90,3 +97,20 @@ def test_other_backwards_lack_the_division(kinds: Sequence[tuple[int, bool]]) ->
 
 def test_backwards_on_other_batches_are_of_no_attack() -> None:
     assert of_inputs([(1, True)] * 3 + [(2, False)], same=False).startswith(UNDIVIDED)
+
+
+def reason(signs: Sequence[int], reaches: bool, heads: Sequence[int] = (1, 1)) -> str:
+    """Why backwards of one batch are not judged, the last of which reaches no input."""
+    terms = [term(8, sign / 8, head=h) for sign, h in zip(signs, heads, strict=True)]
+    sent = record(terms, 1)
+    with_inputs(sent, [(1, reaches)] * (len(signs) - 1) + [(2, False)], same=True)
+    for micro_batch, head in zip(sent.micro_batches, heads, strict=True):
+        micro_batch.task = head
+    return diagnose(facts(sent), [])[0].reason
+
+
+@pytest.mark.parametrize("signs", [(-1, 1), (1, 1)])
+def test_gradients_of_an_attack_may_train_or_be_left_over(signs: Sequence[int]) -> None:
+    """An attack that ascends, and one whose loss is a task of its own."""
+    assert reason(signs, True, heads=(1, 2)) == FOR_INPUTS
+    assert reason(signs, False, heads=(1, 2)) != FOR_INPUTS

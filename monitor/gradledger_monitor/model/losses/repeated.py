@@ -136,6 +136,20 @@ def data_of(micro_batch: MicroBatch) -> float | None:
     return None if micro_batch.constant_target else number(micro_batch.fingerprint)
 
 
+def backwards_for_inputs(applied: IndexedMicroBatches) -> int:
+    """The first backwards, on the batch of the last ones, if they gave a gradient to an input.
+
+    The last ones are of another line, or give none.
+    """
+    batches = [micro_batch for _, micro_batch in applied]
+    data = {data_of(each) for each in batches}
+    if len(data) > 1 or None in data:
+        return 0
+    kinds = [(each.call, each.reaches_input) for each in batches]
+    first = kinds[: len(kinds) - kinds.count(kinds[-1])]
+    return len(first) if kinds[-1] not in first and all(reaches for _, reaches in first) else 0
+
+
 def _losses_of(micro_batch: MicroBatch) -> set[LossKey]:
     return {(term.kind, term.head) for term in micro_batch.terms}
 

@@ -30,6 +30,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gradledger_monitor.model.losses.repeated import (
+    backwards_for_inputs,
     has_layer_beside_parts,
     have_equal_losses,
     passes_of_one_loss,
@@ -137,6 +138,11 @@ ADDED_AGAIN = (
     "backwards of the window start from losses of the ones before: their gradients are added "
     "again; call backward on each loss once"
 )
+FOR_INPUTS = (
+    "backwards of the batch that give a gradient to an input, as those of an adversarial attack "
+    "do, add to the step: nothing shows whether they train, too; if they do not, zero their "
+    'gradients before the last backward; if they do, declare contract="sample"'
+)
 CHANGED = (
     "the parameters changed between the backwards of the window, or each batch has two of them: "
     "their gradients may be added up on purpose, as in adversarial training"
@@ -193,6 +199,8 @@ def diagnose(facts: StepFacts, past: Sequence[Closed]) -> list[Diagnosis]:
     if facts.factor_unmeasured and facts.step_rate is None:
         return [_without_factor(facts, facts.factor_unmeasured)]
     intended = weighted_by_design(facts)
+    if intended == OWN_LOSSES and backwards_for_inputs(facts.applied):
+        return [Diagnosis("unmeasured", FOR_INPUTS)]
     if intended:
         return [Diagnosis("by_design", intended)]
     if reason := why_no_loss_is_evaluated(facts):
@@ -219,6 +227,8 @@ def diagnose(facts: StepFacts, past: Sequence[Closed]) -> list[Diagnosis]:
     of_several_losses = facts.parameters_changed or facts.two_of_each_batch
     if of_several_losses and first.pattern not in FAIR:
         return [Diagnosis("unmeasured", CHANGED, main)]
+    if first.pattern in FAIR and _is_left_to_inputs(facts, main):
+        return [Diagnosis("unmeasured", FOR_INPUTS)]
     right = [o for o in further if is_right(facts, o)]
     if first.pattern in ("constant", "pending", "sum", "unmeasured"):
         first = _beside_a_divided_one(facts, main, right) or first
@@ -227,6 +237,13 @@ def diagnose(facts: StepFacts, past: Sequence[Closed]) -> list[Diagnosis]:
     if of_any_weight and not has_known_unit(main) and right:
         first = Diagnosis("coefficient", objective=main)
     return [first, *[_beside(facts, o, past, diagnosis) for o, diagnosis in others]]
+
+
+def _is_left_to_inputs(facts: StepFacts, main: Objective) -> bool:
+    """Whether backwards for inputs add to the step, and a loss is fair without them, or alone."""
+    backwards = {index for index, _ in facts.applied}
+    own = {term.micro_batch for term in main.terms}
+    return own < backwards and backwards_for_inputs(facts.applied) > 0
 
 
 def _divided_over_passes(facts: StepFacts) -> Diagnosis | None:

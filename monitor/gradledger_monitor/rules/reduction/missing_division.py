@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gradledger_monitor.model.findings import Outcome
-from gradledger_monitor.model.losses.repeated import data_of
+from gradledger_monitor.model.losses.repeated import backwards_for_inputs
 from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.rules.balance.further import (
     counts_of_ranks,
@@ -184,7 +184,7 @@ def _of_all(window: Window) -> Outcome:
             f"{_if_divided(k) if unknown else 'Beside the losses that are divided'}, its weight is "
             f"{k} times too large, which no optimizer cancels"
         )
-    if for_inputs := _for_inputs(window):
+    if for_inputs := backwards_for_inputs(window.facts.applied):
         return _of_inputs(window, for_inputs, effect)
     leftovers = _of_another_line(window)
     if leftovers:
@@ -257,20 +257,6 @@ def _of_another_line(window: Window) -> list[int]:
     is_usual = len(before) >= FEWEST_BEFORE and 2 * before.count(usual) > len(before)
     first = calls[: len(calls) - usual]
     return first if is_usual and 0 not in calls and calls[-1] not in first else []
-
-
-def _for_inputs(window: Window) -> int:
-    """The first backwards, on the batch of the last ones, if they gave a gradient to an input.
-
-    The last ones are of another line, or give none.
-    """
-    batches = [micro_batch for _, micro_batch in window.facts.applied]
-    data = {data_of(each) for each in batches}
-    if len(data) > 1 or None in data:
-        return 0
-    kinds = [(each.call, each.reaches_input) for each in batches]
-    first = kinds[: len(kinds) - kinds.count(kinds[-1])]
-    return len(first) if kinds[-1] not in first and all(reaches for _, reaches in first) else 0
 
 
 def _of_inputs(window: Window, count: int, effect: str) -> Outcome:
