@@ -18,7 +18,7 @@ from gradledger.capture.gradient_probe import ABSENT, with_zeros
 from gradledger.capture.open_records import OpenMicroBatch, OpenStep
 from gradledger.observers import optimizer_steps
 from gradledger.observers.base import Observer
-from gradledger.observers.ranks.local_gradients import are_hooked
+from gradledger.observers.ranks.local_gradients import are_hooked, have_own_hooks
 
 if TYPE_CHECKING:
     from gradledger.capture.windows import OptimizerWindow
@@ -28,6 +28,7 @@ UNASSIGNED = (
     "the gradients are in main_grad, and .grad is empty at the step: whether the optimizer applies "
     "them is not observed"
 )
+AFTER_ACCUMULATION = "what hooks of parameters do once a gradient accumulates is not known"
 HOOKED = "hooks of the sampled parameters may scale their gradients before these are sampled"
 
 
@@ -73,6 +74,8 @@ class GradientSample(Observer):
             last = step.micro_batches[-1]
             if last.sample_after is None and last.micro_batch.number == window.counted_number:
                 last.sample_after = step.sample_at_step  # a step from a hook inside backward
+            elif have_own_hooks(window.probed_parameters):
+                step.missing["hooks"] = AFTER_ACCUMULATION
             if ABSENT in window.marks and last.sample_after is not None:
                 gradients = list(map(window.probe.gradient_of, window.probed_parameters))
                 step.filled = with_zeros(last.sample_after, window.marks, gradients)

@@ -31,6 +31,7 @@ _UNITS = {
     "micro_batches": "micro-batches",
 }
 BALANCED = "balanced"
+OWN_WEIGHTS = ", besides the weights that the loss gives its elements, which are not judged"
 _WRONG: dict[Pattern | None, str] = {
     "missing": "not divided by K = {k}",
     "term_missing": "not divided by K = {k}",
@@ -181,7 +182,9 @@ def _status_and_text(
         return "ok", f"micro-batches of equal weight, each the mean by its own {weights}"
     if objective.is_mean_of_entries:
         return "ok", "equal weights of entries: its mean divides by the classes, too"
-    return "ok", BALANCED if pattern in ("fair", "partial_before") else _equal(facts, objective)
+    besides = OWN_WEIGHTS if objective.weighted_inside else ""
+    text = BALANCED if pattern in ("fair", "partial_before") else _equal(facts, objective)
+    return "ok", f"{text}{besides}"
 
 
 def _excuse(facts: StepFacts, objective: Objective, objectives: list[Objective]) -> Outcome | None:

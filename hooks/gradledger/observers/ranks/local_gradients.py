@@ -88,6 +88,24 @@ def are_hooked(parameters: Iterable[Any]) -> bool:
     return all(bool(parameter._backward_hooks) for parameter in parameters)
 
 
+def have_own_hooks(parameters: Iterable[Any]) -> bool:
+    """Whether the script has hooks on parameters that PyTorch calls once a gradient accumulates.
+
+    Not those of PyTorch and of this package.
+    """
+    return any(
+        not _module_of(hook).startswith(("torch.", "gradledger."))
+        for parameter in parameters
+        for hook in (getattr(parameter, "_post_accumulate_grad_hooks", None) or {}).values()
+    )
+
+
+def _module_of(hook: Any) -> str:
+    while isinstance(hook, functools.partial):
+        hook = hook.func
+    return getattr(hook, "__module__", None) or ""
+
+
 class LocalGradients:
     """Copies coordinates of probed parameters each time their gradient accumulates."""
 

@@ -31,6 +31,7 @@ LEAST_SHARE = 0.01
 CHANGED_LATER = (
     "judged by the losses; changes of the gradients by hooks or by the loop are not judged"
 )
+HOOKS = "judged by the losses; what hooks of parameters do to their gradients is not judged"
 
 
 def no_mistake(window: Window) -> Outcome | None:
@@ -48,7 +49,10 @@ def no_mistake(window: Window) -> Outcome | None:
     further = diagnosed(window, "all_positions")
     if further is not None:
         return Failure("not_measured", further.reason)
-    return ok(CHANGED_LATER) if window.facts.factor_unmeasured else OK
+    if window.facts.factor_unmeasured:
+        return ok(CHANGED_LATER)
+    hooked = any("hooks" in record.missing for record in window.facts.records.values())
+    return ok(HOOKS) if hooked else OK
 
 
 # Patterns that state the same of the windows before that were off, and showed no pattern alone.

@@ -342,7 +342,7 @@ def _besides(objective: Objective, tolerance: float) -> str:
         return f" (of micro-batches, each the mean by its own {weights})"
     if objective.is_mean_of_entries:
         return " (of entries: its mean divides by the classes, too)"
-    is_weighted = objective.reading.unit == "loss_weights"
+    is_weighted = objective.weighted_inside or objective.reading.unit == "loss_weights"
     return " (besides those that the loss gives its elements)" if is_weighted else ""
 
 
