@@ -217,6 +217,23 @@ def test_a_second_step_on_the_same_gradients_does_not_hide_what_was_zeroed() -> 
     assert finding_of("loop.double_step", *steps) is not None
 
 
+@pytest.mark.parametrize(
+    ("weight", "is_reported"),
+    [(0.05, True), (0.1, False)],  # every second batch may be meant for this optimizer
+)
+def test_gradients_of_the_second_optimizer_alone_are_zeroed_if_k_divides_the_loss(
+    weight: float, is_reported: bool
+) -> None:
+    steps = []
+    for number in (1, 2):
+        lost = record([term(10, weight), term(10, weight)], number)
+        for batch in lost.micro_batches:
+            batch.fresh = batch.claimed = True  # the first optimizer has stepped on both
+        steps.append(facts(lost))
+    finding = finding_of("loop.zeroed_every_microbatch", *steps)
+    assert (finding is not None) is is_reported
+
+
 @pytest.mark.parametrize("loss", [math.nan, 1.5])
 def test_a_guard_that_drops_every_other_batch_zeroes_only_what_is_not_finite(loss: float) -> None:
     steps = []

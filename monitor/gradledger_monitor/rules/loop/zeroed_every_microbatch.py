@@ -34,7 +34,8 @@ class ZeroedEveryMicrobatch(Rule):
     **What it sees**
 
     Several backwards before each step, with gradients absent or zero at the start of every one:
-    in two windows in a row, or in one window whose remaining micro-batch is divided by K.
+    in two windows in a row, or in one window whose remaining micro-batch is divided by K. If
+    another optimizer has stepped on all of them, only if it is: this one may use every Kth batch.
 
     **Why it matters**
 
@@ -83,8 +84,12 @@ class ZeroedEveryMicrobatch(Rule):
     def evaluate(self, window: Window) -> Outcome:
         """Every backward began without gradients: in two windows, or in one that divides by K."""
         facts = window.facts
-        lost = facts.discarded
         record = facts.record
+        shared = all(
+            m.claimed and not m.parameters_changed and not m.reaches_input
+            for m in record.micro_batches
+        )
+        lost = record.micro_batches[:-1] if shared else facts.discarded
         if not record.micro_batches:  # it steps twice: the window before stays the last one
             return not_measured(without_backward(record))
         total = len(record.micro_batches)
@@ -98,7 +103,7 @@ class ZeroedEveryMicrobatch(Rule):
             return OK
         if facts.moved_unknown is not None:
             return not_measured(facts.moved_unknown)
-        if before != total and not _divides_by(total, window):
+        if (shared or before != total) and not _divides_by(total, window):
             return OK
         tokens, held = counted_tokens(lost)
         return finding(
