@@ -124,6 +124,11 @@ def constant_factor_effect(factor: float, facts: StepFacts) -> str:
     )
 
 
+def acts_as_learning_rate(facts: StepFacts) -> bool:
+    """Whether a constant factor on the gradients is the same as one on the learning rate."""
+    return _response(facts) == "proportional" and not is_clipped(facts)
+
+
 def _decay(optimizer: str) -> str:
     return ", any weight decay" if adds_decay_to_gradient(optimizer) else ""
 

@@ -12,6 +12,7 @@ from gradledger_monitor.rules.balance.further import (
 )
 from gradledger_monitor.rules.balance.patterns import FAIR
 from gradledger_monitor.rules.gradient_scale_effects import (
+    acts_as_learning_rate,
     changing_factor_effect,
     constant_factor_effect,
     intermittent_factor_effect,
@@ -81,7 +82,8 @@ class MissingDivision(Rule):
     **Why it matters**
 
     The gradient is K times too large, and changes with the number of accumulation steps. With
-    SGD, the effective learning rate is K times the configured one. Adam cancels most of the
+    SGD, the effective learning rate is K times the configured one: if you divide that by K
+    instead, declare ``scale=K``. Adam cancels most of the
     factor, but gradients are clipped at a K times smaller true norm. If only one term is not
     divided, its weight relative to the other terms is K times too large, which no optimizer
     cancels.
@@ -197,6 +199,10 @@ def _of_all(window: Window) -> Outcome:
         times += f" ({usual} times in most such windows)"
     if most and not beside:
         effect = changing_factor_effect(window.facts)
+    elif not beside and acts_as_learning_rate(window.facts):
+        times = f"{k} times that of the mean"
+        scale = significant(objective.ledger.balance)
+        effect += f". If you divide the learning rate by {k} instead, declare scale={scale}"
     return finding(
         "warning",
         f"The {name} is not divided by K = {k}{most}",
