@@ -17,7 +17,12 @@ from gradledger_monitor.model.losses.repeated import IN_PARTS, UNREACHED
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.unmeasured import LEFT_OR_ASSIGNED, NO_BACKWARD
 from gradledger_monitor.rules.balance.diagnosis import ADDED_AGAIN, diagnose
-from gradledger_monitor.rules.loop.grads_not_zeroed import FIX_APART, FIX_BEFORE, FIX_BETWEEN
+from gradledger_monitor.rules.loop.grads_not_zeroed import (
+    ALSO_NOT_ZEROED,
+    FIX_APART,
+    FIX_BEFORE,
+    FIX_BETWEEN,
+)
 from gradledger_monitor.rules.norm.exploding import Exploding
 from helpers.facts import CROSS_ENTROPY, facts, judged, record, term
 
@@ -467,13 +472,15 @@ def test_backwards_of_another_loss_that_leaked_in_are_reported_with_their_places
     assert finding is not None
     assert finding.title == "Gradients of another loss leak into the step"
     assert finding.summary == (
-        "Another optimizer has already stepped on 1 of the 4 backwards of this window. Their "
+        "Another optimizer has already stepped on 1 of the 4 backwards of this window. Its "
         "gradients are still in the parameters of this optimizer, which applies them, too."
     )
     assert finding.evidence["leaked_micro_batches"] == [3]
     assert finding.fix == FIX_BETWEEN  # zeroed before this one, it is back after the own loss
     before = finding_of("loop.grads_not_zeroed", begun(claimed=(0,)))
     assert before is not None and before.fix == FIX_BEFORE
+    left = finding_of("loop.grads_not_zeroed", begun(1), begun(2, fresh=False, claimed=(2,)))
+    assert left is not None and left.summary == finding.summary + ALSO_NOT_ZEROED
     assert begun(claimed=(2,)).micro_batches == 3  # in no account of this optimizer's loss
     shared, same = begun(claimed=(0, 1, 2, 3)), begun(claimed=(0, 1, 2), kind=CROSS_ENTROPY)
     assert finding_of("loop.grads_not_zeroed", shared) is None

@@ -100,6 +100,8 @@ class GradsNotZeroed(Rule):
             return OK
         if leaked:
             summary = _leaked(len(leaked), len(leaked) + len(facts.applied))
+            if facts.record.micro_batches[0].fresh is False and not skipped:
+                summary += ALSO_NOT_ZEROED
             title = "Gradients of another loss leak into the step"
             fix = FIX_BETWEEN if max(leaked) > facts.applied_from else FIX_BEFORE
             return self._finding(facts, title, summary, fix)
@@ -137,6 +139,7 @@ NOT_ZEROED = (
     "The window begins with gradients that are neither absent nor zero, so the step also applies "
     "gradients from before the last step."
 )
+ALSO_NOT_ZEROED = " The window also begins with gradients from before the last step."
 
 
 def _accumulation(steps: int) -> str:
@@ -150,6 +153,6 @@ def _accumulation(steps: int) -> str:
 def _leaked(stepped: int, applied: int) -> str:
     return (
         f"Another optimizer has already stepped on {stepped} of the {applied} backwards of this "
-        "window. Their gradients are still in the parameters of this optimizer, which applies "
-        "them, too."
+        f"window. {'Its' if stepped == 1 else 'Their'} gradients are still in the parameters of "
+        "this optimizer, which applies them, too."
     )
