@@ -903,11 +903,11 @@ def test_ranks_without_tokens_that_the_average_counts_are_named() -> None:
     (idle,) = of_idle((0.0, 0.0))
     assert (idle.severity, idle.title) == (
         "warning",
-        "1 of 2 ranks has no tokens, and the average counts it",
+        "1 of 2 ranks has no tokens with a weight, and the average counts it",
     )
     (partly,) = of_idle((1 / 20, 0.0))
     assert partly.severity == "info"
-    assert partly.title.startswith("1 of the 4 micro-batches of all ranks has no tokens")
+    assert partly.title.startswith("1 of the 4 micro-batches of all ranks has no tokens with")
     assert not of_idle((1 / 20, 1 / 20))
 
 
@@ -923,7 +923,7 @@ def test_micro_batches_of_one_rank_without_tokens_are_named(
             each.micro_batches.insert(1, MicroBatch())
     findings = judged([facts(each) for each in sent]).findings
     titles = [f.title for f in findings if f.rule == "reduction.balance_off"]
-    of_one = "1 of the 3 micro-batches has no tokens, and the average counts it"
+    of_one = "1 of the 3 micro-batches has no tokens with a weight, and the average counts it"
     assert (of_one in titles) == is_named
 
 
@@ -951,7 +951,7 @@ def test_in_a_join_context_ranks_without_a_record_have_no_more_data(join: str | 
     unmeasured = any("in 2 of 4 windows" in text for text in evaluation.coverage.values())
     assert unmeasured == (join is None)
     findings = [(f.rule, f.severity, f.first_step, f.title) for f in evaluation.findings]
-    title = "1 of 2 ranks has no tokens, and the average counts it"
+    title = "1 of 2 ranks has no tokens with a weight, and the average counts it"
     assert findings == ([("reduction.balance_off", "info", 3, title)] if join == "all" else [])
 
 

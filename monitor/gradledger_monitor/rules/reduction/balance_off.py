@@ -197,8 +197,10 @@ def _of_idle(window: Window, idle: Idle) -> Outcome:
     joined = window.facts.record.join == "all"
     return finding(
         "warning" if idle.ranks and not joined else "info",
-        f"{share} {have} no tokens, and the average counts {'it' if have == 'has' else 'them'}",
-        f"In this window, {share} {have} no token of this loss. {counts}, so the balance is "
+        f"{share} {have} no tokens with a weight, and the average counts "
+        f"{'it' if have == 'has' else 'them'}",
+        f"In this window, {share} {have} no token with a weight in this loss. {counts}, so the "
+        "balance is "
         f"{significant(b)}. {intermittent_factor_effect(factor(window), window.facts)}."
         + (JOINED if joined else ""),
         FIX_JOIN if joined else fix,
