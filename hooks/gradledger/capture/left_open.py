@@ -73,7 +73,8 @@ def unfinished_steps(
     facts: tuple[str, ...],
     models_of: Callable[[Any], OpenModels | None],
 ) -> Iterator[tuple[OpenStep, OptimizerWindow]]:
-    """Windows that no step closed, or whose schedule goes on, or whose parameters changed since.
+    """Windows that no step closed, or whose schedule goes on, or whose parameters changed since, or
+    whose optimizer stepped and never had a gradient.
 
     Where another optimizer has stepped, an open window may wait for it, as in a GAN. If others took
     many steps since, its schedule had ended before.
@@ -85,7 +86,8 @@ def unfinished_steps(
         schedule = window.schedule if is_last else None
         plan = schedule and schedule.unfinished(window.steps, window.largest)
         models = models_of(window)
-        if plan or models or (stepped in ([], [window]) and is_left_open(window)):
+        is_open = stepped in ([], [window]) and is_left_open(window)
+        if plan or models or is_open or (is_last and _is_unreached(window)):
             window.code.stop()
             again = window.code.are_stepped(window.micro_batches)
             left = plan or OpenUnfinished(trained=window.steps * window.largest, again=again)
@@ -98,6 +100,11 @@ def unfinished_steps(
     idle = next((w for w in readable if _is_idle(w, windows)), None) if beside else None
     if beside is not None and idle is not None:
         yield _step_beside(idle, beside, now, facts), beside
+
+
+def _is_unreached(window: OptimizerWindow) -> bool:
+    """Whether it has stepped, and no backward has added to its gradients at any time."""
+    return window.steps > 0 and not (window.fed or window.by_hand or window.partial)
 
 
 def _is_idle(window: OptimizerWindow, windows: OpenWindows) -> bool:

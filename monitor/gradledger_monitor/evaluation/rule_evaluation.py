@@ -168,7 +168,7 @@ def evaluate_window(group: RuleGroup, window: Window) -> None:
         if outcome is None:
             try:
                 outcome = evaluation.rule.evaluate(window)
-                if outcome.status == "finding" and precondition.steps is not None:
+                if outcome.status == "finding" and precondition.steps and not outcome.steps:
                     outcome = about_steps(outcome, precondition.steps(window))
             except Exception as error:
                 outcome = failed(error)

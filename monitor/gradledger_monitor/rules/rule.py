@@ -43,7 +43,8 @@ class Precondition:
 
     Many rules have the same precondition. It is evaluated once per window for all rules that
     declare it: ``unmet`` returns the outcome of each of them, or None where the precondition holds.
-    ``steps`` returns the steps that their findings in a window are about; empty is its step.
+    ``steps`` returns the steps that their findings in a window are about, unless these state it;
+    empty is its step.
     ``ended``: also evaluated in a record of what the process left unfinished, which is no step.
     """
 

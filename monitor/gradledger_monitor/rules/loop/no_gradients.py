@@ -9,6 +9,7 @@ from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.definition import DEFAULTS, Parameter
 from gradledger_monitor.rules.number_text import counted
 from gradledger_monitor.rules.rule import (
+    ALSO_AT_THE_END,
     OK,
     Rule,
     Window,
@@ -33,7 +34,7 @@ class NoGradients(Rule):
     The first 3 steps of the only optimizer, or 20 later ones in a row, at each of which no
     backward has reached its parameters, and ``.grad`` of all of them is ``None``. One of several
     optimizers is reported by name, as information, if it has made 50 steps and never had a
-    gradient.
+    gradient, or 10 until the process ends.
 
     **Why it matters**
 
@@ -50,8 +51,8 @@ class NoGradients(Rule):
 
     One or two steps without a backward, as some loops have before the first schedule step; a
     loop that leaves out backwards for a while; several optimizers, of which one may wait (a GAN,
-    a frozen backbone), unless it steps 50 times; gradients that were zeroed before the step
-    (another rule).
+    a frozen backbone), unless it steps 50 times or the process ends; gradients that were zeroed
+    before the step (another rule).
 
     **Incidents**
 
@@ -61,16 +62,20 @@ class NoGradients(Rule):
     first = Parameter(3, "first steps without a gradient that are reported")
     later = Parameter(20, "later steps in a row without a gradient that are reported")
     waits = Parameter(50, "first steps without a gradient of one of several optimizers")
+    ended = Parameter(10, "of these, if no further step follows")
 
     points_at = ("step", "backward")
     inhibits = ("reduction.*", "norm.*", "loss.diverging")
 
-    state = declare(_without=int, _had=bool)
+    precondition = ALSO_AT_THE_END
+
+    state = declare(_without=int, _had=bool, _trainable=int)
 
     def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
         super().__init__(thresholds)
         self._without = 0  # steps in a row without a gradient
         self._had = False  # some step had one, or was not observed
+        self._trainable = 0  # parameters that require one, at the last of these steps
 
     def after_gap(self) -> None:
         """The steps in between may have had gradients."""
@@ -80,6 +85,8 @@ class NoGradients(Rule):
         """Steps in a row at which no parameter has a gradient."""
         facts = window.facts
         record = facts.record
+        if record.left_open is not None and facts.step > 1:
+            return self._report(facts, facts.step - 1, has_ended=True) if self._without else OK
         if record.trainable is None:
             if record.empty and not record.micro_batches and not record.skipped:
                 return not_measured("whether any parameter has a gradient was not recorded")
@@ -87,43 +94,44 @@ class NoGradients(Rule):
             return OK
         if any(each.trainable is None for each in facts.records.values()):
             return OK  # another rank has gradients: shards are spread unevenly
-        self._without += 1
+        self._without, self._trainable = self._without + 1, record.trainable
+        return self._report(facts, facts.step)
+
+    def _report(self, facts: StepFacts, last: int, *, has_ended: bool = False) -> Outcome:
+        """The outcome after the last of the steps in a row; after a gap, they are counted anew."""
         if len(facts.run.optimizers) > 1:
-            return self._one_of_several(facts, record.trainable)
-        if self._without < (self.later if self._had else self.first):
+            if self._had or self._without < (self.ended if has_ended else self.waits):
+                return not_applicable(f"{facts.optimizer_label} may wait for another optimizer")
+            report = self._one_of_several(facts, has_ended)
+        elif self._without < (self.later if self._had else self.first):
             return OK
-        report = finding(
-            "error",
-            "The optimizer steps without gradients",
-            f"None of the parameters of {facts.optimizer_name} had a gradient at the last "
-            f"{counted(self._without, 'step')}: no backward reached them. "
-            f"{_trainable(record.trainable)}",
-            FIX,
-            steps_without=self._without,
-            trainable=record.trainable,
-        )
-        return about_steps(report, self._steps(facts))
+        else:
+            report = finding(
+                "error",
+                "The optimizer steps without gradients",
+                f"None of the parameters of {facts.optimizer_name} had a gradient at the last "
+                f"{counted(self._without, 'step')}: no backward reached them. "
+                f"{_trainable(self._trainable)}",
+                FIX,
+                steps_without=self._without,
+                trainable=self._trainable,
+            )
+        return about_steps(report, range(last - self._without + 1, last + 1))
 
-    def _steps(self, facts: StepFacts) -> range:
-        """The steps in a row; after a gap, they are counted anew."""
-        return range(facts.step - self._without + 1, facts.step + 1)
-
-    def _one_of_several(self, facts: StepFacts, trainable: int) -> Outcome:
-        """It may wait for a phase that comes later; by then it is named."""
+    def _one_of_several(self, facts: StepFacts, has_ended: bool) -> Outcome:
+        """It may wait for a phase that comes later."""
         label = facts.optimizer_label
-        if self._had or self._without < self.waits:
-            return not_applicable(f"{label} may wait for another optimizer")
-        report = finding(
+        until = " until the process ended" if has_ended else ""
+        return finding(
             "info",
             f"{label} has never had a gradient",
-            f"{label} has made {counted(self._without, 'step')}, and no backward has reached its "
-            f"parameters. {_trainable(trainable)} It may wait for a later phase of the training. "
-            "If not, these parameters are not trained.",
+            f"{label} has made {counted(self._without, 'step')}{until}, and no backward has "
+            f"reached its parameters. {_trainable(self._trainable)} It may wait for a later phase "
+            "of the training. If not, these parameters are not trained.",
             FIX,
             steps_without=self._without,
-            trainable=trainable,
+            trainable=self._trainable,
         )
-        return about_steps(report, self._steps(facts))
 
 
 def _trainable(count: int) -> str:

@@ -13,7 +13,15 @@ from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.circumstances import Onset
 from gradledger_monitor.rules.definition import DEFAULTS
 from gradledger_monitor.rules.number_text import counted
-from gradledger_monitor.rules.rule import ALSO_AT_THE_END, Rule, Window, finding, not_measured, ok
+from gradledger_monitor.rules.rule import (
+    ALSO_AT_THE_END,
+    Rule,
+    Window,
+    finding,
+    not_applicable,
+    not_measured,
+    ok,
+)
 from gradledger_monitor.rules.state import declare
 
 FIX = """\
@@ -134,12 +142,15 @@ class _Loss(NamedTuple):
 
 FINITE = ok("the loss is finite")
 SKIPPED = not_measured("the loss is not finite, and the GradScaler skipped the step")
+NO_BACKWARD = not_applicable("no backward follows")
 NONE_FINITE = not_measured("the scaled loss overflows, or is a mean over no token")
 
 
 def _at_the_end(left_open: LeftOpen) -> Outcome:
     """Backwards that no step followed: what they show comes after all that was measured."""
-    if not left_open.backwards or 2 * left_open.nonfinite < left_open.backwards:
+    if not left_open.backwards:
+        return NO_BACKWARD
+    if 2 * left_open.nonfinite < left_open.backwards:
         return not_measured("no step follows")
     of = counted(left_open.backwards, "backward")
     return Doubt(
