@@ -164,6 +164,8 @@ class Event:
     norm: float | None = None  # clipping by norm: the total norm before it
     factor: float | None = None
     rest: float | None = None
+    # a step of ReduceLROnPlateau that waits for fewer than 50 calls: what it was given
+    metric: float | None = None
 
 
 @dataclass(eq=False, repr=False)

@@ -80,6 +80,7 @@ events = st.builds(
     limit=maybe_number,
     norm=maybe_number,
     factor=maybe_number,
+    metric=maybe_number,
 )
 scalers = st.builds(
     records.Scaler,

@@ -68,12 +68,14 @@ class OpenEvent:
     norm: Deferred | None = None
     sample: Deferred | None = None
     covers_all: bool = False  # a clip of every parameter of the optimizer
+    metric: float | None = None  # that a scheduler was given
 
     def resolve(
         self, after_backward: Deferred | None, at_step: Deferred | None, tolerance: float
     ) -> Event:
         """The wire record; its factor is relative to the sample after the last backward."""
         event = Event(self.op, self.after, self.own, self.scaler, self.limit, value_of(self.norm))
+        event.metric = self.metric
         if self.sample is not None and after_backward is not None:
             factor = gradient_probe.common_factor(
                 after_backward.values(), self.sample.values(), tolerance

@@ -22,6 +22,7 @@ from gradledger.observers.ranks.process_groups import world_size
 if TYPE_CHECKING:
     from gradledger.capture.windows import OpenWindows, OptimizerWindow
 
+PATIENT = 50  # calls for which ReduceLROnPlateau waits that is made to be called at each step
 COMPILED = "the LR scheduler runs inside a compiled function, where it cannot be seen"
 
 
@@ -104,12 +105,13 @@ class LearningRates(Observer):
                 if outermost:
                     self._thread.inside = False
                     if not (takes_epoch and (args or kwargs)):  # its number of calls is no matter
-                        self.run_guarded(self._add_event, scheduler)
+                        metric = args[0] if args else kwargs.get("metrics")
+                        self.run_guarded(self._add_event, scheduler, metric)
 
         step.__wrapped__ = original  # type: ignore[attr-defined]
         return step
 
-    def _add_event(self, scheduler: Any) -> None:
+    def _add_event(self, scheduler: Any, metric: Any = None) -> None:
         if isinstance(scheduler, lr_scheduler.CyclicLR):
             return  # PyTorch documents it as counted in batches, and it has no end
         # an optimizer that a framework wraps shares the groups of the wrapped one
@@ -118,7 +120,10 @@ class LearningRates(Observer):
             trains = window.steps or window.micro_batches  # a new scheduler steps once by itself
             own = getattr(window.optimizer, "param_groups", None)
             if own is not None and own is groups and trains:
-                window.add_event(OpenEvent("schedule", 0))
+                event = OpenEvent("schedule", 0)
+                if isinstance(scheduler, lr_scheduler.ReduceLROnPlateau):
+                    event.metric = _given(scheduler, metric)
+                window.add_event(event)
                 self._follow(scheduler, window)
 
     @staticmethod
@@ -193,6 +198,12 @@ class LearningRates(Observer):
                 step.fields["elsewhere"] = schedule.done
                 step.fields["rate_elsewhere"] = rate
                 window.code.copy_from(other.code, "schedule")
+
+
+def _given(scheduler: Any, metric: Any) -> float | None:
+    """What the scheduler was given, unless it is made for more calls than a mean is needed for."""
+    patience = getattr(scheduler, "patience", None)
+    return number_at_once(metric) if type(patience) is int and patience < PATIENT else None
 
 
 def _rate(window: OptimizerWindow) -> float | None:

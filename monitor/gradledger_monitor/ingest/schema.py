@@ -165,6 +165,7 @@ class Event(Struct, gc=False, kw_only=True, omit_defaults=True):
     norm: Number | None = None
     factor: Number | None = None
     rest: Number | None = None
+    metric: Number | None = None
 
 
 class Scaler(Struct, gc=False, kw_only=True, omit_defaults=True):

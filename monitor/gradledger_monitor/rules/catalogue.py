@@ -71,6 +71,7 @@ from gradledger_monitor.rules.scaler.update_per_microbatch import UpdatePerMicro
 from gradledger_monitor.rules.schedule.of_another_optimizer import OfAnotherOptimizer
 from gradledger_monitor.rules.schedule.only_warmup import OnlyWarmup
 from gradledger_monitor.rules.schedule.planned_in_other_steps import PlannedInOtherSteps
+from gradledger_monitor.rules.schedule.plateau_of_one_batch import PlateauOfOneBatch
 from gradledger_monitor.rules.schedule.resumed_in_part import ResumedInPart
 from gradledger_monitor.rules.schedule.zero_lr import ZeroLr
 from gradledger_monitor.rules.scheduler.step_every_microbatch import (
@@ -132,6 +133,7 @@ RULES: tuple[type[Rule], ...] = (
     OptimizerRecreated,
     SchedulerStepEveryMicrobatch,
     PlannedInOtherSteps,
+    PlateauOfOneBatch,
     ResumedInPart,
     OnlyWarmup,
     OfAnotherOptimizer,

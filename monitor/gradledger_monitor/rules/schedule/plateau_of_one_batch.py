@@ -1,0 +1,158 @@
+"""schedule.plateau_of_one_batch"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+
+from gradledger_monitor.ingest.schema import Event, MicroBatch
+from gradledger_monitor.model.findings import Outcome
+from gradledger_monitor.model.numbers import number
+from gradledger_monitor.rules.definition import DEFAULTS, Parameter
+from gradledger_monitor.rules.number_text import counted, significant
+from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_applicable
+from gradledger_monitor.rules.state import declare
+
+EQUAL = 1e-5  # of the loss: what float32 and the division by K round
+RISES = 0.3  # of the calls: noise goes up and down
+
+FIX = """\
+# the mean of all micro-batches of an epoch, or a validation loss, once per epoch
+losses.append(loss.item())
+...
+scheduler.step(sum(losses) / len(losses))"""
+
+
+class PlateauOfOneBatch(Rule):
+    """ReduceLROnPlateau is given the loss of one micro-batch.
+
+    **What it sees**
+
+    At 5 calls in a row, the scheduler was given the loss of the last micro-batch before the call,
+    as ``loss.item()`` after the loop over an epoch returns it. The micro-batches hold different
+    data, and the loss rose at 30% of the calls. It is a warning once the scheduler has lowered the
+    learning rate, and information before.
+
+    **Why it matters**
+
+    Losses of single micro-batches differ by chance. A low one becomes the best value, the next ones
+    do not reach it, and the scheduler takes that for a plateau: the learning rate falls while the
+    model still learns.
+
+    **What to do**
+
+    Give it the mean loss of an epoch, or a validation loss.
+
+    **When it is silent**
+
+    A scheduler that waits for 50 calls or more, which is made to be called at each step; training
+    on the same data each time; a loss that falls steadily; a loss on a device that was passed as a
+    tensor; losses whose targets are not seen, by which different data is known.
+
+    **Incidents**
+
+    textbook (``scheduler.step(loss)`` after the loop over an epoch)
+    """
+
+    kind = "T"
+    points_at = ("schedule", "step")
+    calls = Parameter(5, "calls in a row with the loss of the last micro-batch")
+
+    state = declare(
+        _losses=list[float],
+        _data=float | None,
+        _given=float | None,
+        _of_data=float | None,
+        _count=int,
+        _rises=int,
+        _highest=float,
+    )
+
+    def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
+        super().__init__(thresholds)
+        self._losses: list[float] = []  # that the loop may have, of the last micro-batch
+        self._data: float | None = None  # its fingerprint
+        self._given: float | None = None  # to the last call
+        self._of_data: float | None = None  # the fingerprint at that
+        self._count = 0  # calls in a row with the loss of the last micro-batch
+        self._rises = 0  # of these, with a larger one than that before
+        self._highest = 0.0  # learning rate since the first of them
+
+    def after_gap(self) -> None:
+        """The last micro-batch is not known."""
+        self._losses, self._count = [], 0
+
+    def evaluate(self, window: Window) -> Outcome:
+        """The losses that the scheduler was given since the last step."""
+        facts, record = window.facts, window.facts.record
+        calls = [e for e in facts.own_calls("schedule") if e.metric is not None]
+        for event, batch in _in_order(calls, record.micro_batches):
+            if event is not None:
+                self._note(number(event.metric))
+            elif batch is not None:
+                self._losses = list(_losses(batch, facts.micro_batches))
+                self._data = number(batch.fingerprint)
+        rate = number(record.lr) or 0.0
+        self._highest = max(self._highest, rate) if self._count else rate
+        if not calls and not self._count:
+            return not_applicable("no ReduceLROnPlateau that waits for fewer than 50 calls")
+        if self._count < self.calls or self._rises < RISES * self._count:
+            return OK
+        is_lower = rate < self._highest
+        lowered = (
+            f"Since then, the learning rate fell from {significant(self._highest)} to "
+            f"{significant(rate)}."
+            if is_lower
+            else "It has not lowered the learning rate yet."
+        )
+        return finding(
+            "warning" if is_lower else "info",
+            "ReduceLROnPlateau is given the loss of one micro-batch",
+            f"At the last {counted(self._count, 'call')}, the scheduler was given the loss of the "
+            f"last micro-batch before the call, and not a mean over several. {self._rises:,} of "
+            f"these losses were larger than the one before, as those of single micro-batches are "
+            f"by chance. {lowered}",
+            FIX,
+            calls=self._count,
+            rises=self._rises,
+            lr=rate,
+            lr_highest=self._highest,
+        )
+
+    def _note(self, given: float | None) -> None:
+        """A call: whether it was given the loss of the last micro-batch, of other data."""
+        before, of_before = self._given, self._of_data
+        self._given, self._of_data = given, self._data
+        is_known = self._data is not None and self._data != of_before
+        if (
+            given is None
+            or not is_known
+            or not any(math.isclose(given, loss, rel_tol=EQUAL) for loss in self._losses)
+        ):
+            self._count = self._rises = 0
+            return
+        self._count += 1
+        self._rises += self._count > 1 and before is not None and given > before
+
+
+def _in_order(
+    calls: list[Event], micro_batches: list[MicroBatch]
+) -> Iterator[tuple[Event | None, MicroBatch | None]]:
+    """The calls and the micro-batches of a window, in their order."""
+    waiting = list(calls)
+    for before, batch in enumerate(micro_batches):
+        while waiting and waiting[0].after <= before:
+            yield waiting.pop(0), None
+        yield None, batch
+    for event in waiting:
+        yield event, None
+
+
+def _losses(batch: MicroBatch, k: int) -> Iterator[float]:
+    """The root of the backward without its scale, and what it was before a division by K."""
+    loss, scale = number(batch.loss), number(batch.scale)
+    if loss is None or not math.isfinite(loss) or (scale is not None and not scale > 0):
+        return
+    loss /= scale or 1.0
+    yield loss
+    yield loss * k
