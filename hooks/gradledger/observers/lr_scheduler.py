@@ -122,7 +122,7 @@ class LearningRates(Observer):
             if own is not None and own is groups and trains:
                 event = OpenEvent("schedule", 0)
                 if isinstance(scheduler, lr_scheduler.ReduceLROnPlateau):
-                    event.metric = _given(scheduler, metric)
+                    event.metric = _metric(scheduler, metric)
                 window.add_event(event)
                 self._follow(scheduler, window)
 
@@ -200,7 +200,7 @@ class LearningRates(Observer):
                 window.code.copy_from(other.code, "schedule")
 
 
-def _given(scheduler: Any, metric: Any) -> float | None:
+def _metric(scheduler: Any, metric: Any) -> float | None:
     """What the scheduler was given, unless it is made for more calls than a mean is needed for."""
     patience = getattr(scheduler, "patience", None)
     return number_at_once(metric) if type(patience) is int and patience < PATIENT else None

@@ -61,7 +61,7 @@ class PlateauOfOneBatch(Rule):
     state = declare(
         _losses=list[float],
         _data=float | None,
-        _given=float | None,
+        _metric=float | None,
         _of_data=float | None,
         _count=int,
         _rises=int,
@@ -72,7 +72,7 @@ class PlateauOfOneBatch(Rule):
         super().__init__(thresholds)
         self._losses: list[float] = []  # that the loop may have, of the last micro-batch
         self._data: float | None = None  # its fingerprint
-        self._given: float | None = None  # to the last call
+        self._metric: float | None = None  # of the last call
         self._of_data: float | None = None  # the fingerprint at that
         self._count = 0  # calls in a row with the loss of the last micro-batch
         self._rises = 0  # of these, with a larger one than that before
@@ -119,20 +119,20 @@ class PlateauOfOneBatch(Rule):
             lr_highest=self._highest,
         )
 
-    def _note(self, given: float | None) -> None:
+    def _note(self, metric: float | None) -> None:
         """A call: whether it was given the loss of the last micro-batch, of other data."""
-        before, of_before = self._given, self._of_data
-        self._given, self._of_data = given, self._data
+        before, of_before = self._metric, self._of_data
+        self._metric, self._of_data = metric, self._data
         is_known = self._data is not None and self._data != of_before
         if (
-            given is None
+            metric is None
             or not is_known
-            or not any(math.isclose(given, loss, rel_tol=EQUAL) for loss in self._losses)
+            or not any(math.isclose(metric, loss, rel_tol=EQUAL) for loss in self._losses)
         ):
             self._count = self._rises = 0
             return
         self._count += 1
-        self._rises += self._count > 1 and before is not None and given > before
+        self._rises += self._count > 1 and before is not None and metric > before
 
 
 def _in_order(
