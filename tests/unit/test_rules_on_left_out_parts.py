@@ -168,3 +168,28 @@ def test_batches_without_a_backward_are_information() -> None:
 )
 def test_batches_that_may_be_used_are_no_finding(counts: list[int]) -> None:
     assert dropped(*counts) is None
+
+
+# ---------------------------------------------------------------------- the end of an epoch
+
+
+def after_a_discard(data: list[float]) -> Finding | None:
+    """Windows of two micro-batches; before the last window, a third one was zeroed."""
+    windows = []
+    for number in range(1, len(data) // 2 + 1):
+        held = data[2 * number - 2 : 2 * number]
+        is_last = 2 * number == len(data)
+        window = record([term(8, 1 / 16)] * (2 + is_last), number)
+        for batch, fingerprint in zip(window.micro_batches, [-1.0] * is_last + held, strict=True):
+            batch.fingerprint, batch.fresh = fingerprint, fingerprint in (-1.0, held[0])
+        windows.append(window)
+    return finding_of("loop.discarded_microbatches", *windows)
+
+
+def test_what_is_discarded_before_the_data_begins_anew_is_the_tail_of_an_epoch() -> None:
+    tail = after_a_discard([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 1.0, 2.0])
+    assert tail is not None and tail.severity == "warning"
+    other = after_a_discard([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0])  # by a guard
+    assert other is not None and other.severity == "info"
+    often = after_a_discard([1.0, 2.0, 1.0, 2.0, 5.0, 6.0, 1.0, 2.0])
+    assert often is not None and often.severity == "info"

@@ -61,8 +61,9 @@ class DiscardedMicrobatches(Rule):
     distances: a guard against a bad batch discards what came before it. And so it is where the
     gradients of another backward call were zeroed, on data that no step of the window uses: a
     callback may measure a gradient between the steps. It is a warning if the batches of the window
-    show that an epoch ended in it, if most discards are as far apart as the ones before, or if they
-    are in more than one of eight windows.
+    show that an epoch ended in it, or the data of the first window comes next for the first time,
+    if most discards are as far apart as the ones before, or if they are in more than one of eight
+    windows.
 
     **Why it matters**
 
@@ -103,6 +104,8 @@ class DiscardedMicrobatches(Rule):
         _regular=int,
         _last=int,
         _distance=int,
+        _first=float | None,
+        _repeats=bool,
     )
 
     def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
@@ -113,6 +116,8 @@ class DiscardedMicrobatches(Rule):
         self._batch_each = False  # each backward of the last whole window had a separate batch
         self._discards = 0  # windows that discarded some
         self._regular = 0  # of these, that were as far from the one before as that from its own
+        self._first: float | None = None  # the fingerprint of the data of the first micro-batch
+        self._repeats = False  # it came again without a discard: no epoch need end before it
         self._last, self._distance = 1, 0  # the step of the last one, and that distance
 
     def evaluate(self, window: Window) -> Outcome:
@@ -124,6 +129,7 @@ class DiscardedMicrobatches(Rule):
         self._smaller |= drops_smaller(facts)
         if not record.micro_batches:
             return not_measured(without_backward(record))
+        begins_anew = self._begins_anew(facts)
         if not facts.discarded:
             self._batch_each = record.batches == len(record.micro_batches)
         accumulates = len(facts.applied) > 1 or self._single * FEW_SINGLE <= self._windows
@@ -155,7 +161,7 @@ class DiscardedMicrobatches(Rule):
             "discarded_tokens": tokens,
             "micro_batches": len(record.micro_batches),
         }
-        if self._ends_epoch(record) or self._is_habit():
+        if begins_anew or self._ends_epoch(record) or self._is_habit():
             return finding(
                 "warning",
                 "Accumulated gradients are discarded",
@@ -184,6 +190,16 @@ class DiscardedMicrobatches(Rule):
         is_regular = self._discards > 1 and 2 * self._regular >= self._discards
         is_frequent = self._discards >= LEAST and self._discards * FEW > self._windows
         return is_regular or is_frequent
+
+    def _begins_anew(self, facts: StepFacts) -> bool:
+        """Whether the data of the first window comes again, after a discard, for the first time."""
+        data = [number(m.fingerprint) for _, m in facts.applied if not m.constant_target]
+        if facts.step == 1:
+            self._first = data[0] if data else None
+        elif self._first is not None and not facts.discarded:
+            self._repeats |= self._first in data
+        is_first = bool(data) and data[0] is not None and data[0] == self._first
+        return is_first and facts.step > 1 and not self._repeats
 
     def _ends_epoch(self, record: StepRecord) -> bool:
         """Whether some backwards are of batches of an iterator that has ended since.
