@@ -9,7 +9,7 @@ from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.tolerances import WEIGHT_HALF
 from gradledger_monitor.rules.balance.evidence import Near
 from gradledger_monitor.rules.number_text import significant
-from gradledger_monitor.rules.rule import finding
+from gradledger_monitor.rules.rule import finding, not_measured
 
 FIX_PARTS = """\
 for parameter in model.parameters():       # after the last backward
@@ -27,6 +27,24 @@ FIX_AGAIN = """\
 # all ranks hold are whole. Only what one rank computes alone, such as a norm layer on its part of
 # a sequence, has to be added up."""
 
+FIX_ALL_DIVISORS = """\
+for module in model.modules():             # a factor does not reach the modules inside
+    if isinstance(module, FSDPModule):
+        module.set_gradient_divide_factor(factor)"""
+
+FIX_OUTSIDE = """\
+# after the last backward, for each parameter p outside the wrapper:
+dist.all_reduce(p.grad)
+p.grad /= dist.get_world_size()"""
+
+FIX_COPIES = """\
+for parameter in experts.parameters():    # of the wrapper over fewer ranks, before the step
+    parameter.grad *= dist.get_world_size(experts.process_group) / dist.get_world_size()"""
+
+SEVERAL_LOSSES = (
+    "gradients of parameters outside the wrapper are divided by another number; which of "
+    "several losses they belong to is not known"
+)
 SUM_MULTIPLIED = (
     "inside backward, an autograd function multiplies a sum over the ranks by {}: whether "
     "something in the forward calls for it, such as a mean over the ranks, is not known"
@@ -93,4 +111,55 @@ def _twice(all_reduce: ManualAllReduce, ranks: int) -> Outcome:
         FIX_ONCE,
         factors=list(all_reduce.unequal),
         world_size=ranks,
+    )
+
+
+def wrapper_divisors(facts: StepFacts) -> list[float]:
+    """What the wrapper divides the gradients of different parameters by, if that differs."""
+    divisors = [float(each) for each in facts.record.divisors] if facts.averaged else []
+    return divisors if len(divisors) > 1 and all(divisors) else []  # nothing divides by 0
+
+
+def of_divisors(facts: StepFacts, divisors: list[float]) -> Outcome:
+    """The wrapper divides the gradients of different parameters by different numbers."""
+    if facts.record.changed:
+        return not_measured("the loop changes the gradients after the wrapper has divided them")
+    if len(divisors) == 2 and facts.record.outside:
+        return _outside(facts, divisors)
+    return _unequal_divisors(divisors, facts.record.wrapper == "ddp")
+
+
+def _outside(facts: StepFacts, divisors: list[float]) -> Outcome:
+    """The loop combines the gradients of parameters that the wrapper does not hold."""
+    if facts.unmeasured or len(facts.objectives) != 1 or facts.separate_tasks:
+        return not_measured(facts.unmeasured or SEVERAL_LOSSES)
+    by_wrapper, by_loop = divisors
+    wrapper = "DDP" if facts.record.wrapper == "ddp" else "FSDP2"
+    size = "large" if by_loop < by_wrapper else "small"
+    times = significant(max(by_wrapper / by_loop, by_loop / by_wrapper))
+    return finding(
+        "warning",
+        f"Gradients outside {wrapper} are divided by another number than the rest",
+        f"{wrapper} divides the sum of the ranks' gradients by {significant(by_wrapper)}. The "
+        "loop divides "
+        f"that of the parameters outside the wrapper ({facts.record.outside}) by "
+        f"{significant(by_loop)}. Compared with the rest, their gradient is {times} times too "
+        f"{size}.",
+        FIX_OUTSIDE,
+        divisors=divisors,
+        outside=facts.record.outside,
+        world_size=facts.run.world_size,
+    )
+
+
+def _unequal_divisors(divisors: list[float], by_ddp: bool) -> Outcome:
+    return finding(
+        "warning",
+        f"{'DDP' if by_ddp else 'FSDP'} divides the gradients of different parameters by different "
+        "numbers",
+        "It divides the sum of the ranks' gradients by "
+        f"{', '.join(map(significant, divisors[:8]))}, depending on the module. Whatever the loss "
+        "is divided by, some parameters get a gradient of another size than the others.",
+        FIX_COPIES if by_ddp else FIX_ALL_DIVISORS,
+        divisors=divisors[:16],
     )

@@ -38,8 +38,10 @@ from gradledger_monitor.rules.reduction.fixes import (
 )
 from gradledger_monitor.rules.reduction.parts_of_a_model import (
     SUM_MULTIPLIED,
+    of_divisors,
     of_unequal,
     scale_of_parts,
+    wrapper_divisors,
 )
 from gradledger_monitor.rules.rule import (
     OK,
@@ -98,20 +100,6 @@ FIX_OF_PENALTY = """\
 # every rank adds the same penalty: a share of it on each
 loss = loss + penalty / world_size"""
 
-FIX_ALL_DIVISORS = """\
-for module in model.modules():             # a factor does not reach the modules inside
-    if isinstance(module, FSDPModule):
-        module.set_gradient_divide_factor(factor)"""
-
-FIX_OUTSIDE = """\
-# after the last backward, for each parameter p outside the wrapper:
-dist.all_reduce(p.grad)
-p.grad /= dist.get_world_size()"""
-
-FIX_COPIES = """\
-for parameter in experts.parameters():    # of the wrapper over fewer ranks, before the step
-    parameter.grad *= dist.get_world_size(experts.process_group) / dist.get_world_size()"""
-
 
 def _no_mistake_of_ranks(window: Window) -> Outcome | None:
     """The outcome for one rank, or if the balance shows no mistake.
@@ -125,7 +113,7 @@ def _no_mistake_of_ranks(window: Window) -> Outcome | None:
         return None
     if facts.run.world_size == 1:
         return not_applicable("one rank")
-    return None if _divisors(facts) or _unequal(facts) else no_mistake(window)
+    return None if wrapper_divisors(facts) or _unequal(facts) else no_mistake(window)
 
 
 def _models_become_equal(facts: StepFacts) -> bool:
@@ -134,21 +122,11 @@ def _models_become_equal(facts: StepFacts) -> bool:
     return exchange is not None and exchange.equal and exchange.mixture not in ("average", "copy")
 
 
-def _divisors(facts: StepFacts) -> list[float]:
-    """What the wrapper divides the gradients of different parameters by, if that differs."""
-    divisors = [float(each) for each in facts.record.divisors] if facts.averaged else []
-    return divisors if len(divisors) > 1 and all(divisors) else []  # nothing divides by 0
-
-
 def _unequal(facts: StepFacts) -> ManualAllReduce | None:
     """What a loop did that multiplies the ranks' gradients of some parameters by another number."""
     return facts.all_reduce if facts.all_reduce is not None and facts.all_reduce.unequal else None
 
 
-SEVERAL_LOSSES = (
-    "gradients of parameters outside the wrapper are divided by another number; which of "
-    "several losses they belong to is not known"
-)
 MAY_ADD_CHANGES_UP = (
     "each rank steps on its own gradients, which are as small as a sum over the ranks needs them, "
     "and their models become equal without being averaged: whether the loop adds up the changes of "
@@ -222,13 +200,9 @@ class WorldSize(Rule):
         scale = scale_of_parts(window.facts)
         if scale is not None:
             return not_measured(SUM_MULTIPLIED.format(significant(scale)))
-        ranks, divisors = window.facts.run.world_size, _divisors(window.facts)
-        if divisors and window.facts.record.changed:
-            return not_measured("the loop changes the gradients after the wrapper has divided them")
-        if len(divisors) == 2 and window.facts.record.outside:
-            return _outside(window.facts, divisors)
+        ranks, divisors = window.facts.run.world_size, wrapper_divisors(window.facts)
         if divisors:
-            return _unequal_divisors(divisors, window.facts.record.wrapper == "ddp")
+            return of_divisors(window.facts, divisors)
         unequal = _unequal(window.facts)
         if unequal is not None:
             return of_unequal(unequal, ranks)
@@ -301,42 +275,6 @@ def _not_added_up(window: Window, excess: float) -> Outcome:
         balance=round(balance(window), 6),
         world_size=ranks,
         factor=round(excess, 6),
-    )
-
-
-def _outside(facts: StepFacts, divisors: list[float]) -> Outcome:
-    """The loop combines the gradients of parameters that the wrapper does not hold."""
-    if facts.unmeasured or len(facts.objectives) != 1 or facts.separate_tasks:
-        return not_measured(facts.unmeasured or SEVERAL_LOSSES)
-    by_wrapper, by_loop = divisors
-    wrapper = "DDP" if facts.record.wrapper == "ddp" else "FSDP2"
-    size = "large" if by_loop < by_wrapper else "small"
-    times = significant(max(by_wrapper / by_loop, by_loop / by_wrapper))
-    return finding(
-        "warning",
-        f"Gradients outside {wrapper} are divided by another number than the rest",
-        f"{wrapper} divides the sum of the ranks' gradients by {significant(by_wrapper)}. The "
-        "loop divides "
-        f"that of the parameters outside the wrapper ({facts.record.outside}) by "
-        f"{significant(by_loop)}. Compared with the rest, their gradient is {times} times too "
-        f"{size}.",
-        FIX_OUTSIDE,
-        divisors=divisors,
-        outside=facts.record.outside,
-        world_size=facts.run.world_size,
-    )
-
-
-def _unequal_divisors(divisors: list[float], by_ddp: bool) -> Outcome:
-    return finding(
-        "warning",
-        f"{'DDP' if by_ddp else 'FSDP'} divides the gradients of different parameters by different "
-        "numbers",
-        "It divides the sum of the ranks' gradients by "
-        f"{', '.join(map(significant, divisors[:8]))}, depending on the module. Whatever the loss "
-        "is divided by, some parameters get a gradient of another size than the others.",
-        FIX_COPIES if by_ddp else FIX_ALL_DIVISORS,
-        divisors=divisors[:16],
     )
 
 
