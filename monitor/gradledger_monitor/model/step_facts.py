@@ -369,13 +369,10 @@ class StepFacts:
                     term = as_mean(sent)
                     counted = _tokens_and_weight(term, part)
                     if counted is not None:
-                        tokens, size, own = counted[0], abs(counted[1]) * factor, factor / unscale
-                        where = rank, index, name
-                        terms.append(
-                            WeightedTerm(
-                                *where, tokens, size, term, counted[1] > 0, part, factor, own
-                            )
-                        )
+                        where = rank, index, name, counted[0]
+                        factors = factor, factor / (unscale or 1.0)  # 0 for an infinite scale
+                        weight, positive = abs(counted[1]) * factor, counted[1] > 0
+                        terms.append(WeightedTerm(*where, weight, term, positive, part, *factors))
         return terms
 
     def micro_batches_of(self, objective: Objective | None) -> int:
