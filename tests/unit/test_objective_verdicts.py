@@ -224,7 +224,7 @@ def test_the_k_of_a_loss_is_that_of_its_task_if_each_task_has_a_backward() -> No
     texts = {v.text for v in objective_verdicts(Window(facts(record(both * 3))))}
     assert texts == {"not divided by K = 3"}
     (found,) = judged([facts(record(both * 3))]).findings
-    assert "the gradient is 3 times too large" in found.summary
+    assert "the gradient is 3 times that of the mean" in found.summary
 
 
 def test_a_finding_is_about_the_whole_loss_if_k_divides_none_of_its_terms() -> None:

@@ -72,8 +72,8 @@ class DrawnBatches:
         """
         sources, all_known = [], True
         before, alive = self._alive_before.get(window, ()), list(self._iterators.values())
-        known = set(map(id, alive))
-        ended = [each for each in before if id(each) not in known and each.may_yield(window)]
+        remaining = set(map(id, alive))
+        ended = [each for each in before if id(each) not in remaining and each.may_yield(window)]
         self._alive_before[window] = alive
         by_loader = self._of_iterators_gone(window)
         for iterator, counts in self._iterators.items():

@@ -199,7 +199,7 @@ def diagnose(facts: StepFacts, past: Sequence[Closed]) -> list[Diagnosis]:
     if facts.factor_unmeasured and facts.step_rate is None:
         return [_without_factor(facts, facts.factor_unmeasured)]
     intended = weighted_by_design(facts)
-    if intended == OWN_LOSSES and backwards_for_inputs(facts.applied):
+    if intended == OWN_LOSSES and _are_left_over(facts):
         return [Diagnosis("unmeasured", FOR_INPUTS)]
     if intended:
         return [Diagnosis("by_design", intended)]
@@ -243,7 +243,17 @@ def _is_left_to_inputs(facts: StepFacts, main: Objective) -> bool:
     """Whether backwards for inputs add to the step, and a loss is fair without them, or alone."""
     backwards = {index for index, _ in facts.applied}
     own = {term.micro_batch for term in main.terms}
-    return own < backwards and backwards_for_inputs(facts.applied) > 0
+    return own < backwards and _are_left_over(facts)
+
+
+def _are_left_over(facts: StepFacts) -> bool:
+    """Whether the first backwards give a gradient to an input, and the last one gives none.
+
+    If all do, the input may be the output of a frozen layer, as for gradient checkpointing.
+    """
+    last = facts.applied[-1][1] if facts.applied else None
+    reaches_none = last is not None and not last.reaches_input
+    return reaches_none and backwards_for_inputs(facts.applied) > 0
 
 
 def _divided_over_passes(facts: StepFacts) -> Diagnosis | None:

@@ -319,10 +319,12 @@ def is_mean_of_sums(facts: StepFacts, objective: Objective) -> bool:
 def is_sum_of_steps(facts: StepFacts, objective: Objective) -> bool:
     """Whether the one micro-batch adds up means of equal counts, one for each step of a loop.
 
-    As over the steps of a decoder: the loss of a sequence is that of all its steps together.
+    As over the steps of a decoder: the loss of a sequence is that of all its steps together. Where
+    a DataLoader delivered several batches, the means are theirs.
     """
-    terms = objective.terms
-    counts = {term.tokens for term in terms}
+    terms, counts = objective.terms, {term.tokens for term in objective.terms}
+    if (facts.record.batches or 1) > 1:
+        return False
     if facts.micro_batches_of(objective) != 1 or facts.run.world_size > 1 or len(counts) != 1:
         return False
     constant = abs(objective.coefficient or 1.0) * (facts.run.declared_scale or 1.0)

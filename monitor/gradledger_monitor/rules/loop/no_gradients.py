@@ -102,7 +102,7 @@ class NoGradients(Rule):
         if len(facts.run.optimizers) > 1:
             if self._had or self._without < (self.ended if has_ended else self.waits):
                 return not_applicable(f"{facts.optimizer_label} may wait for another optimizer")
-            report = self._one_of_several(facts, has_ended)
+            report = self._one_of_several(facts)
         elif self._without < (self.later if self._had else self.first):
             return OK
         else:
@@ -118,14 +118,13 @@ class NoGradients(Rule):
             )
         return about_steps(report, range(last - self._without + 1, last + 1))
 
-    def _one_of_several(self, facts: StepFacts, has_ended: bool) -> Outcome:
+    def _one_of_several(self, facts: StepFacts) -> Outcome:
         """It may wait for a phase that comes later."""
         label = facts.optimizer_label
-        until = " until the process ended" if has_ended else ""
         return finding(
             "info",
             f"{label} has never had a gradient",
-            f"{label} has made {counted(self._without, 'step')}{until}, and no backward has "
+            f"{label} has made {counted(self._without, 'step')}, and no backward has "
             f"reached its parameters. {_trainable(self._trainable)} It may wait for a later phase "
             "of the training. If not, these parameters are not trained.",
             FIX,
