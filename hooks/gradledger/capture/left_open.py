@@ -74,20 +74,20 @@ def unfinished_steps(
     models_of: Callable[[Any], OpenModels | None],
 ) -> Iterator[tuple[OpenStep, OptimizerWindow]]:
     """Windows that no step closed, or whose schedule goes on, or whose parameters changed since, or
-    whose optimizer stepped and never had a gradient.
+    whose optimizer, one of several, stepped and never had a gradient.
 
     Where another optimizer has stepped, an open window may wait for it, as in a GAN. If others took
     many steps since, its schedule had ended before.
     """
     stepped, readable = windows.stepped, windows.of_this_thread()
-    reported = list[Any]()
+    several, reported = len(readable) > 1, list[Any]()
     for window in readable:
         is_last = not windows.skipping and 2 * (windows.closed - window.closed_as) <= window.steps
         schedule = window.schedule if is_last else None
         plan = schedule and schedule.unfinished(window.steps, window.largest)
         models = models_of(window)
         is_open = stepped in ([], [window]) and is_left_open(window)
-        if plan or models or is_open or (is_last and _is_unreached(window)):
+        if plan or models or is_open or (several and is_last and _is_unreached(window)):
             window.code.stop()
             again = window.code.are_stepped(window.micro_batches)
             left = plan or OpenUnfinished(trained=window.steps * window.largest, again=again)
