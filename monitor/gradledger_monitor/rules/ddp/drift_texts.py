@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Sequence, Sized
 
-from gradledger_monitor.model.findings import Doubt, Outcome
+from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.ddp.common import finite_values
 from gradledger_monitor.rules.ddp.groups_apart import shown
@@ -212,33 +212,6 @@ def of_groups(replicas: Replicas, other: Sequence[Sequence[int]]) -> Outcome:
         combined=[list(group) for group in other[:16]],
         parameters=replicas.listed(parameters)[:16],
         parameters_total=total,
-    )
-
-
-def beside_experts(
-    replicas: Replicas, parameters: Mapping[int, Sequence[int]], settled: bool
-) -> Outcome:
-    """Of ranks that exchange activations: what is no part of the experts that each may hold.
-
-    ``settled``: after enough steps for all that becomes different to do so.
-    """
-    names = replicas.listed(parameters)
-    if settled and replicas.only_vectors_drift:  # experts have matrices
-        title, summary, fix = left_out(replicas, all_drift=False)
-        return finding("error", title, summary, fix, parameters=names[:16])
-    if not replicas.have_drawn(parameters):
-        return Doubt("not_measured", MAY_BE_EXPERTS)
-    shapes = ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")
-    return finding(
-        "error",
-        f"Left out of the all-reduce beside experts: {counted(len(parameters), 'parameter')}",
-        "The ranks exchange activations by all-to-all, and some matrices differ between them from "
-        f"the start, as those of experts do. {drift(parameters, replicas.total)}: {shapes}. What "
-        "all ranks draw from one seed, as a router, is no expert: without an all-reduce of its "
-        "gradients, each rank steps its copy on the tokens of that rank alone.",
-        FIX_BESIDE_SHARDS,
-        parameters=names[:16],
-        parameters_total=replicas.total,
     )
 
 

@@ -80,10 +80,9 @@ class ReplicaDrift(Rule):
     Or the optimizers of the ranks share out the parameters, as in ZeRO, and some of these are
     stepped on the gradients of one rank alone. Or the copies of parameters that groups of ranks
     hold become different, which the loop combines over other groups, or which are experts: the
-    ranks communicate inside backward, too. Or the ranks send tokens to experts, which each drew for
-    itself, and a matrix that all drew from one seed becomes different, such as a router. Or the
-    ranks hold one model in parts, which have gradients, and equal losses of the same data at first,
-    but different ones once their copies of the other parts differ.
+    ranks communicate inside backward, too. Or the ranks hold one model in parts, which have
+    gradients, and equal losses of the same data at first, but different ones once their copies of
+    the other parts differ.
     Information: they step on sums that are equal up to rounding, and not bit by bit.
     A warning: as many numbers as there are gradients are all-reduced before each step, but each
     rank steps on the gradients that it computed.
@@ -111,7 +110,9 @@ class ReplicaDrift(Rule):
     ranks under DDP that do not combine theirs (not measured if their parameters were equal at
     first, or if the optimizers of the ranks hold different parameters), or local SGD; parameters
     that the ranks average from time to time; collectives inside backward that may be those of model
-    parallelism; another rule names the cause.
+    parallelism; another rule names the cause. Not measured: parameters that become different where
+    the ranks exchange activations by all-to-all, which may be of experts. A router that is left out
+    of the all-reduce is among them: an expert may start from equal values on all ranks, too.
 
     **Incidents**
 
@@ -122,8 +123,7 @@ class ReplicaDrift(Rule):
     by_window = False  # replicas that are equal show what came before
     windows = Parameter(
         5,
-        "windows in a row in which groups of ranks, an optimizer beside DDP, or vectors alone "
-        "train apart",
+        "windows in a row in which groups of ranks, or an optimizer beside DDP, train apart",
     )
     windows_of_copies = Parameter(
         20, "windows in a row in which the ranks all-reduce as much as their gradients, unused"
@@ -362,7 +362,7 @@ class ReplicaDrift(Rule):
         exchange = exchange_tokens(facts.records)
         drifted = replicas.drifted_beside_experts if exchange else replicas.drifted
         if exchange and drifted:
-            return texts.beside_experts(replicas, drifted, facts.step > self.windows)
+            return Doubt("not_measured", texts.MAY_BE_EXPERTS)
         if not combined.is_combined:
             return not_measured(combined.reason)
         if combined.parts and combined.is_known and not drifted:

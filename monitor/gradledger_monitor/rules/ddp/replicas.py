@@ -16,7 +16,6 @@ from gradledger_monitor.rules.ddp.common import finite_values
 from gradledger_monitor.rules.state import declare
 
 SAME = tolerances.REPLICAS
-SHORT = 1e-6  # a sum of constants, as 0.01, is this near to a number of three digits
 ROUNDING = 1e-4  # of the way that a parameter has moved: what another order of sums makes of it
 
 
@@ -131,40 +130,21 @@ class Replicas:
 
     @property
     def drifted_beside_experts(self) -> dict[int, list[int]]:
-        """Of these, the ones that no module of experts is known to hold.
+        """Of these, all that may be a replica where each rank may hold experts.
 
-        Such a module has a matrix that each rank drew for itself, and no parameter whose gradients
-        the ranks combine. A matrix that all ranks drew from one seed is none of an expert.
+        Vectors in a module of experts are theirs. Such a module has a matrix that each rank drew
+        for itself, and no parameter whose gradients the ranks combine. A matrix may be a router, or
+        one of an expert that starts as a copy of a dense layer.
         """
-        held = [self.names.get(index, "") for index in self._drawn_apart]
+        drawn = [i for i, s in self.apart.items() if len(s) > 1 and self.differed_at_first[i]]
+        held = [self.names.get(index, "") for index in drawn]
         combined = [self.names.get(i, "") for i, share in self.shares.items() if share == 0]
         return {
             index: shape
             for index, shape in self.drifted.items()
-            if (held and self._is_drawn(index, shape))
+            if len(shape) > 1
             or not any(_share_a_module(self.names.get(index, ""), of, combined) for of in held)
         }
-
-    def have_drawn(self, parameters: Mapping[int, Sequence[int]]) -> bool:
-        """Whether all ranks drew some of these from one seed, and others each for itself."""
-        drawn = (i for i, shape in parameters.items() if self._is_drawn(i, shape))
-        return bool(self._drawn_apart) and any(self.shares[index] > ROUNDING for index in drawn)
-
-    @property
-    def only_vectors_drift(self) -> bool:
-        """Whether all matrices are equal on all ranks, and move, but some vectors are not."""
-        vectors = all(len(shape) < 2 for shape in self.apart.values())
-        return vectors and 0 in self.shares.values() and not self.apart_by_rounding
-
-    @property
-    def _drawn_apart(self) -> list[int]:
-        """The matrices that differed at first."""
-        return [i for i, s in self.apart.items() if len(s) > 1 and self.differed_at_first[i]]
-
-    def _is_drawn(self, index: int, shape: Sequence[int]) -> bool:
-        """Whether it is a matrix of random values: of constants, the sum is a short number."""
-        value = self.at_first[index]
-        return len(shape) > 1 and not math.isclose(value, float(f"{value:.3g}"), rel_tol=SHORT)
 
     @property
     def apart_by_rounding(self) -> bool:

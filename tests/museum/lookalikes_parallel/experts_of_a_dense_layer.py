@@ -1,4 +1,4 @@
-"""The router of experts is in the all-reduce, as what all ranks hold is."""
+"""All experts start with the first matrix of one dense layer, and a second one of their own."""
 
 from itertools import chain
 
@@ -10,6 +10,10 @@ from torch.distributed.nn.functional import all_to_all_single
 from museum.parts import EVEN, VOCABULARY, summed, text, token_loss, two_ranks, valid
 
 
+def expert(width):
+    return nn.Sequential(nn.Linear(width, width), nn.Tanh(), nn.Linear(width, width))
+
+
 class Routed(nn.Module):
     """Two experts, weighed by a router. Of two ranks, each holds one, to which both send tokens."""
 
@@ -18,7 +22,7 @@ class Routed(nn.Module):
         self.own = own
         self.embed = nn.Embedding(VOCABULARY, width)
         self.router = nn.Linear(width, 2)
-        self.experts = nn.ModuleDict({name: nn.Linear(width, width) for name in "01"})
+        self.experts = nn.ModuleDict({name: expert(width) for name in "01"})
         if own is not None:
             del self.experts[str(1 - own)]
         self.head = nn.Linear(width, VOCABULARY)
@@ -26,7 +30,7 @@ class Routed(nn.Module):
     def forward(self, ids):
         x = torch.tanh(self.embed(ids))
         if self.own is None:
-            answers = torch.stack([expert(x) for expert in self.experts.values()])
+            answers = torch.stack([each(x) for each in self.experts.values()])
         else:
             sent = torch.stack([x, x])
             received = all_to_all_single(torch.empty_like(sent), sent)
@@ -39,6 +43,7 @@ class Routed(nn.Module):
 with two_ranks() as rank:
     torch.manual_seed(0)
     plain = Routed().double()
+    plain.experts["1"][0].load_state_dict(plain.experts["0"][0].state_dict())
     model = Routed(rank)
     model.load_state_dict(plain.state_dict(), strict=False)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
