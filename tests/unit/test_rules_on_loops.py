@@ -82,6 +82,61 @@ def test_what_is_discarded_by_chance_is_information(
     assert finding is not None and finding.severity == severity
 
 
+def zeroes_another_call(
+    at: tuple[int, ...], data: list[float], drawn: int | None = None, divisor: float = 3.0
+) -> list[StepFacts]:
+    """Windows of 3 micro-batches; at these steps the gradient of another call is zeroed before."""
+    windows = []
+    zeroed = iter(data)
+    for number in range(1, 13):
+        extra = number in at
+        weights = [1 / 10 / divisor] * extra + [1 / 30] * 3
+        sent = record([term(10, weight) for weight in weights], number, batches=drawn)
+        for index, micro_batch in enumerate(sent.micro_batches):
+            is_zeroed = extra and index == 0
+            micro_batch.call, micro_batch.constant_target = 1 if is_zeroed else 2, False
+            micro_batch.fingerprint = next(zeroed) if is_zeroed else 100.0 * number + index
+        if extra:
+            sent.micro_batches[1].fresh = True
+        windows.append(facts(sent))
+    return windows
+
+
+@pytest.mark.parametrize(
+    ("data", "drawn", "divisor", "severity"),
+    [
+        ([1.0, 1.0, 1.0, 1.0], None, 3.0, "info"),  # held to measure gradients
+        ([1.0, 1.0, 1.0, 1.0], 3, 3.0, "info"),  # the first one looked like the tail of an epoch
+        ([1.0, 2.0, 3.0, 4.0], None, 1.0, "info"),  # other data, which is not divided by K
+        ([1.0, 2.0, 3.0, 4.0], None, 3.0, "warning"),  # training data
+        ([1.0, 2.0, 3.0, 4.0], 3, 3.0, "warning"),
+    ],
+)
+def test_gradients_of_another_call_are_measured_if_the_loss_or_its_data_shows_it(
+    data: list[float], drawn: int | None, divisor: float, severity: str
+) -> None:
+    steps = zeroes_another_call((3, 6, 9, 12), data, drawn, divisor)
+    finding = finding_of("loop.discarded_microbatches", *steps)
+    assert finding is not None and finding.severity == severity
+
+
+@pytest.mark.parametrize("data", [1.0, 3.0])
+def test_the_last_data_of_a_list_is_lost_where_the_first_comes_next(data: float) -> None:
+    """Although it is the same each time."""
+    steps = []
+    for number in range(1, 10):
+        ends = number > 1 and number % 3 == 1  # an epoch of 3 windows has ended
+        sent = record([term(10, 1 / data / 10)] * ends + [term(10, 1 / 30)] * 3, number)
+        for index, micro_batch in enumerate(sent.micro_batches, start=-int(ends)):
+            micro_batch.call, micro_batch.constant_target = 1 if index < 0 else 2, False
+            micro_batch.fingerprint = 1.0 if index < 0 else 100.0 * (1 + number % 3) + index
+        if ends:
+            sent.micro_batches[1].fresh = True
+        steps.append(facts(sent))
+    finding = finding_of("loop.discarded_microbatches", *steps)
+    assert finding is not None and finding.severity == "warning"
+
+
 def zeroing(ranks: tuple[int, ...], of: int, held: int, zeroed: int = 1) -> StepFacts:
     """These ranks have zeroed micro-batches before those that are applied; the others hold 2."""
     records = []

@@ -70,12 +70,11 @@ def zeroed_beside_others(record: StepRecord, applied: IndexedMicroBatches) -> li
     return [m for m, losses in pairs if not all(_is_among(one, losses) for one in _losses_of(m))]
 
 
-def may_be_measured(lost: Sequence[MicroBatch], applied: IndexedMicroBatches) -> bool:
-    """Whether these, which were zeroed, may serve a measurement on data that is held for it.
+def have_calls_and_data_apart(lost: Sequence[MicroBatch], applied: IndexedMicroBatches) -> bool:
+    """Whether these, which were zeroed, have other backward calls and targets than those applied.
 
-    Their backward calls are others than those of the micro-batches that were applied, and so are
-    their targets. Of a loop that accumulates, the last micro-batch alone may have another call,
-    which is known by ``no_sync``.
+    Of a loop that accumulates, the last micro-batch alone may have another call, which is known by
+    ``no_sync``.
     """
     calls = {m.call for _, m in applied}
     data = {data_of(m) for _, m in applied}

@@ -6,10 +6,12 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from gradledger_monitor.ingest.schema import MicroBatch, StepRecord
-from gradledger_monitor.model.findings import Outcome
+from gradledger_monitor.model.findings import Outcome, Withdrawal
+from gradledger_monitor.model.losses.names import IndexedMicroBatches
 from gradledger_monitor.model.losses.repeated import (
+    data_of,
     discarded,
-    may_be_measured,
+    have_calls_and_data_apart,
     zeroed_beside_others,
 )
 from gradledger_monitor.model.numbers import number
@@ -45,6 +47,40 @@ FIX_OTHER_LOSS = "# Zero the gradients before the first backward of a window, no
 FEW_SINGLE = 8
 FEW, LEAST = 8, 3  # discards in more than one of 8 windows, and 3 or more, are no exception
 LEAST_SCALE, LOWERED = 128.0, 1.5  # a loss scale by hand, and the factor by which it goes down
+MOST_HELD = 64  # fingerprints of a window that are compared with those of the next one
+UNDIVIDED = 0.01  # relative tolerance of a factor of K between two losses
+HELD = "gradients that were zeroed may be measured: their data is the same each time"
+
+
+class LastZeroed:
+    """The data of the last window that zeroed gradients of another backward call.
+
+    If the next one zeroes those of the same data again, and applies other data than before, this
+    data is held to measure gradients. The data of a training loop goes on instead.
+    """
+
+    state = declare(_zeroed=list[float], _applied=list[float])
+
+    def __init__(self) -> None:
+        self._zeroed: list[float] = []
+        self._applied: list[float] = []
+
+    def is_held(self, lost: Sequence[MicroBatch], applied: IndexedMicroBatches) -> bool:
+        """Whether the data of these, which were zeroed, is held; the next ones are compared."""
+        if not lost:
+            return False
+        zeroed, of_step = _data(lost), _data([m for _, m in applied])
+        if not have_calls_and_data_apart(lost, applied) or len(zeroed) > MOST_HELD:
+            zeroed = []
+        before, applied_before = self._zeroed, self._applied
+        self._zeroed, self._applied = zeroed, of_step[:MOST_HELD]
+        again = bool(zeroed) and set(zeroed) <= set(before)
+        return again and self._applied != applied_before
+
+
+def _data(micro_batches: Sequence[MicroBatch]) -> list[float]:
+    """The fingerprints of their targets that are known."""
+    return sorted({data for m in micro_batches if (data := data_of(m)) is not None})
 
 
 class DiscardedMicrobatches(Rule):
@@ -59,11 +95,11 @@ class DiscardedMicrobatches(Rule):
     rank discards nothing, and all ranks apply equally many micro-batches: a rank with further
     backwards may measure gradients between the steps. And so it is in few windows at irregular
     distances: a guard against a bad batch discards what came before it. And so it is where the
-    gradients of another backward call were zeroed, on data that no step of the window uses: a
-    callback may measure a gradient between the steps. It is a warning if the batches of the window
-    show that an epoch ended in it, or the data of the first window comes next for the first time,
-    if most discards are as far apart as the ones before, or if they are in more than one of eight
-    windows.
+    gradients of another backward call were zeroed, and a callback may measure them: their data is
+    the same as the last time, while the data of the steps goes on, or their losses are not divided
+    by K, as those of the step are. It is a warning if the batches of the window show that an epoch
+    ended in it, or the data of the first window comes next for the first time, if most discards are
+    as far apart as the ones before, or if they are in more than one of eight windows.
 
     **Why it matters**
 
@@ -106,6 +142,8 @@ class DiscardedMicrobatches(Rule):
         _distance=int,
         _first=float | None,
         _repeats=bool,
+        _last_zeroed=LastZeroed,
+        _is_one_tail=bool,
     )
 
     def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
@@ -118,6 +156,8 @@ class DiscardedMicrobatches(Rule):
         self._regular = 0  # of these, that were as far from the one before as that from its own
         self._first: float | None = None  # the fingerprint of the data of the first micro-batch
         self._repeats = False  # it came again without a discard: no epoch need end before it
+        self._last_zeroed = LastZeroed()
+        self._is_one_tail = False  # the one discard so far was named as the tail of an epoch
         self._last, self._distance = 1, 0  # the step of the last one, and that distance
 
     def evaluate(self, window: Window) -> Outcome:
@@ -147,13 +187,19 @@ class DiscardedMicrobatches(Rule):
         ranks = zeroing[:1] if on_all else zeroing
         lost = [m for r in ranks for m in by_rank[r] if _finite(m) and id(m) not in dropped]
         applied = [m for r in ranks for _, m in facts.applied_by_rank[r]]
+        is_held = self._last_zeroed.is_held(lost, facts.applied)
         if not lost or facts.step == 1 or _is_scale_lowered(lost, applied):
             return OK
         if not on_all:
             return _of_some_ranks(facts, by_rank, lost)
         self._count(facts.step)
-        if may_be_measured(lost, facts.applied):
-            return _of_other_call(facts, lost)
+        ends_epoch = self._ends_epoch(record)
+        undivided = not ends_epoch and _is_undivided(lost, facts.applied)
+        if not begins_anew and (is_held or undivided):
+            self._repeats = True
+            was_tail, self._is_one_tail = is_held and self._is_one_tail, False
+            return Withdrawal("not_measured", HELD) if was_tail else _of_other_call(facts, lost)
+        self._is_one_tail = ends_epoch and self._discards == 1
         tokens, held = counted_tokens(lost)
         gradients = f"The gradients of {counted(len(lost), 'micro-batch')} ({held})"
         numbers = {
@@ -161,7 +207,7 @@ class DiscardedMicrobatches(Rule):
             "discarded_tokens": tokens,
             "micro_batches": len(record.micro_batches),
         }
-        if begins_anew or self._ends_epoch(record) or self._is_habit():
+        if begins_anew or ends_epoch or self._is_habit():
             return finding(
                 "warning",
                 "Accumulated gradients are discarded",
@@ -347,6 +393,19 @@ def _is_scale_lowered(lost: Sequence[MicroBatch], applied: Sequence[MicroBatch])
     if not before or not after:
         return False
     return min(before) >= LEAST_SCALE and min(before) >= LOWERED * max(after)
+
+
+def _is_undivided(lost: Sequence[MicroBatch], applied: IndexedMicroBatches) -> bool:
+    """Whether the losses of another call are not divided by K, and those of the step are."""
+    k = len(applied)
+    batches = [m for _, m in applied]
+    reductions = {term.reduction for m in (*lost, *batches) for term in m.terms}
+    if k == 1 or len(reductions) != 1 or not have_calls_and_data_apart(lost, applied):
+        return False
+    whole, parts = ([max(_loss_factors(m), default=0.0) for m in of] for of in (lost, batches))
+    return min(parts) > 0 and all(
+        math.isclose(one, k * part, rel_tol=UNDIVIDED) for one in whole for part in parts
+    )
 
 
 def _loss_factors(micro_batch: MicroBatch) -> Iterator[float]:

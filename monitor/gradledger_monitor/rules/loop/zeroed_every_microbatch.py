@@ -6,11 +6,12 @@ import math
 from collections.abc import Mapping
 
 from gradledger_monitor.model.findings import Outcome
-from gradledger_monitor.model.losses.repeated import has_batch_for_each, may_be_measured
+from gradledger_monitor.model.losses.repeated import has_batch_for_each
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.unmeasured import without_backward
 from gradledger_monitor.rules.definition import DEFAULTS
+from gradledger_monitor.rules.loop.discarded_microbatches import LastZeroed
 from gradledger_monitor.rules.loop.dropped_windows import dropped_by_guard
 from gradledger_monitor.rules.number_text import counted
 from gradledger_monitor.rules.objective_names import counted_tokens
@@ -51,10 +52,11 @@ class ZeroedEveryMicrobatch(Rule):
     The same data run again (LBFGS), also with another loss (``loop.discarded_microbatches`` states
     that); the parameters changed before the gradients were zeroed (SAM); gradients are moved to
     other buffers and back (``main_grad`` of Megatron); the earlier backward belongs to another
-    optimizer, which may step later; another backward call, on data that the training DataLoader did
-    not deliver for it (``loop.discarded_microbatches`` states that); some windows hold a single
-    micro-batch, so the loop discards one now and then (a guard); a loss or a norm was not finite in
-    a micro-batch that was discarded, and finite in the one that was not.
+    optimizer, which may step later; another backward call, on the same data as in the window
+    before, which the training DataLoader did not deliver, while the data of the steps goes on
+    (``loop.discarded_microbatches`` states that); some windows hold a single micro-batch, so the
+    loop discards one now and then (a guard); a loss or a norm was not finite in a micro-batch that
+    was discarded, and finite in the one that was not.
 
     **Incidents**
 
@@ -70,12 +72,13 @@ class ZeroedEveryMicrobatch(Rule):
         "loop.discarded_microbatches",
     )
 
-    state = declare(_before=int, _single=bool)
+    state = declare(_before=int, _single=bool, _last_zeroed=LastZeroed)
 
     def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
         super().__init__(thresholds)
         self._before = 0  # micro-batches of the last window, if each began without gradients
         self._single = False  # some window held one micro-batch
+        self._last_zeroed = LastZeroed()
 
     def after_gap(self) -> None:
         """The window before is missing: forget the last one that was evaluated."""
@@ -94,7 +97,8 @@ class ZeroedEveryMicrobatch(Rule):
             return not_measured(without_backward(record))
         total = len(record.micro_batches)
         only_one_applied = total > 1 and len(lost) == total - 1
-        is_measured = may_be_measured(lost, facts.applied) and not has_batch_for_each(record)
+        is_held = self._last_zeroed.is_held(lost, facts.applied)
+        is_measured = is_held and not has_batch_for_each(record)
         all_fresh = all(m.fresh for m in record.micro_batches)
         zeroed = only_one_applied and all_fresh and not is_measured
         before, self._before = self._before, total if zeroed else 0
