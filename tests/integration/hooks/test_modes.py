@@ -59,6 +59,20 @@ def test_a_part_in_evaluation_mode_is_frozen_on_purpose() -> None:
     assert recorded[10] == recorded[15] == (1, [])
 
 
+def test_of_two_models_one_that_trains_leaves_no_modes() -> None:
+    backbone, head = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5)).eval(), nn.Linear(4, 2)
+    optimizer = torch.optim.SGD([*backbone.parameters(), *head.parameters()], lr=0.1)
+    with recording() as kept:
+        for step in range(1, 6):
+            head.train(step < 5)
+            optimizer.zero_grad()
+            mse_loss(head(backbone(torch.randn(8, 4))), torch.zeros(8, 2)).backward()
+            optimizer.step()
+    layers = {step.resolve().step: step.resolve().layers for step in kept.steps}
+    evaluating = [each.evaluating for each in layers.values() if each]
+    assert evaluating == [[], [], [], ["Dropout"]]
+
+
 class DropPath(nn.Dropout):
     """Dropout of the script."""
 

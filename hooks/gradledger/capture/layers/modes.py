@@ -34,13 +34,18 @@ class ModedModules:
 
     def __init__(self, parameters: list[Any]) -> None:
         self._modules: list[tuple[weakref.ref[Any], weakref.ref[Any]]] = []  # with the whole model
-        for model in models_of(set(map(id, parameters))):
+        models = models_of(set(map(id, parameters)))
+        self._models = [weakref.ref(model) for model in models]
+        for model in models:
             left = MOST_MODULES - len(self._modules)
             modules = itertools.islice(_with_two_modes(model, set()), left)
             self._modules += [(weakref.ref(module), weakref.ref(model)) for module in modules]
 
     def read(self) -> Modes:
-        """Their modes now. A part alone in evaluation mode is frozen on purpose: it trains."""
+        """Their modes now. A part alone in evaluation mode is frozen on purpose: it trains.
+
+        If that part is one of several models, of which another trains, no mode is known.
+        """
         training, evaluating = 0, set[str]()
         for reference, of_model in self._modules:
             module, model = reference(), of_model()
@@ -50,6 +55,9 @@ class ModedModules:
                 training += 1
             else:
                 evaluating.add(_class_of_pytorch(module))
+        models = [model for reference in self._models if (model := reference()) is not None]
+        if not training and any(_is_training(model) for model in models):
+            evaluating.clear()
         return Modes(training, sorted(evaluating))
 
 

@@ -52,8 +52,9 @@ class EvaluationMode(Rule):
     **When it is silent**
 
     Batch norm alone in evaluation mode from the first step on; a part of the model in evaluation
-    mode, such as a backbone whose batch norm is frozen; a mode that changes between backward and
-    step; models without such modules, or that are not known.
+    mode, such as a backbone whose batch norm is frozen; one of several models in evaluation mode,
+    beside one in training mode; a mode that changes between backward and step; models without such
+    modules, or that are not known.
 
     **Incidents**
 
