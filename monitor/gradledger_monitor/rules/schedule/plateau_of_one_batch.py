@@ -16,6 +16,16 @@ from gradledger_monitor.rules.state import declare
 EQUAL = 1e-5  # of the loss: what float32 and the division by K round
 RISES = 0.3  # of the calls: noise goes up and down
 
+SEVERAL = ", and not a mean over all since the call before"
+ONE = (
+    ". It is called once per micro-batch, so its patience counts micro-batches. If an epoch has "
+    "only one, this is right"
+)
+NONE = (
+    "no ReduceLROnPlateau that waits for fewer than 50 calls is known to be given the loss of one "
+    "micro-batch"
+)
+
 FIX = """\
 # the mean of all micro-batches of an epoch, or a validation loss, once per epoch
 losses.append(loss.item())
@@ -31,13 +41,14 @@ class PlateauOfOneBatch(Rule):
     At 5 calls in a row, the scheduler was given the loss of the last micro-batch before the call,
     as ``loss.item()`` after the loop over an epoch returns it. The micro-batches hold different
     data, and the loss rose at 30% of the calls. It is a warning once the scheduler has lowered the
-    learning rate, and information before.
+    learning rate, if each time at least 2 micro-batches ran since the call before, and information
+    otherwise: with one call per micro-batch, patience counts micro-batches, and an epoch may have
+    only one.
 
     **Why it matters**
 
     Losses of single micro-batches differ by chance. A low one becomes the best value, the next ones
-    do not reach it, and the scheduler takes that for a plateau: the learning rate falls while the
-    model still learns.
+    may not reach it, and the scheduler takes that for a plateau, although the mean loss may fall.
 
     **What to do**
 
@@ -65,6 +76,8 @@ class PlateauOfOneBatch(Rule):
         _of_data=float | None,
         _count=int,
         _rises=int,
+        _between=int,
+        _several=bool,
         _highest=float,
     )
 
@@ -76,11 +89,13 @@ class PlateauOfOneBatch(Rule):
         self._of_data: float | None = None  # the fingerprint at that
         self._count = 0  # calls in a row with the loss of the last micro-batch
         self._rises = 0  # of these, with a larger one than that before
+        self._between = 0  # micro-batches since the last call
+        self._several = False  # before each of the calls in a row, there was more than one
         self._highest = 0.0  # learning rate since the first of them
 
     def after_gap(self) -> None:
         """The last micro-batch is not known."""
-        self._losses, self._count = [], 0
+        self._losses, self._count, self._between = [], 0, 0
 
     def evaluate(self, window: Window) -> Outcome:
         """The losses that the scheduler was given since the last step."""
@@ -89,13 +104,15 @@ class PlateauOfOneBatch(Rule):
         for event, batch in _in_order(calls, record.micro_batches):
             if event is not None:
                 self._note(number(event.metric))
+                self._between = 0
             elif batch is not None:
                 self._losses = list(_losses(batch, facts.micro_batches))
                 self._data = number(batch.fingerprint)
+                self._between += 1
         rate = number(record.lr) or 0.0
         self._highest = max(self._highest, rate) if self._count else rate
         if not calls and not self._count:
-            return not_applicable("no ReduceLROnPlateau that waits for fewer than 50 calls")
+            return not_applicable(NONE)
         if self._count < self.calls or self._rises < RISES * self._count:
             return OK
         is_lower = rate < self._highest
@@ -105,13 +122,14 @@ class PlateauOfOneBatch(Rule):
             if is_lower
             else "It has not lowered the learning rate yet."
         )
+        several = self._several
         return finding(
-            "warning" if is_lower else "info",
-            "ReduceLROnPlateau is given the loss of one micro-batch",
+            "warning" if is_lower and several else "info",
+            f"ReduceLROnPlateau is {'given the loss of one' if several else 'called for each'} "
+            "micro-batch",
             f"At the last {counted(self._count, 'call')}, the scheduler was given the loss of the "
-            f"last micro-batch before the call, and not a mean over several. {self._rises:,} of "
-            f"these losses were larger than the one before, as those of single micro-batches are "
-            f"by chance. {lowered}",
+            f"last micro-batch before the call{SEVERAL if several else ONE}. {self._rises:,} of "
+            f"these losses were larger than the one before. {lowered}",
             FIX,
             calls=self._count,
             rises=self._rises,
@@ -131,6 +149,9 @@ class PlateauOfOneBatch(Rule):
         ):
             self._count = self._rises = 0
             return
+        if self._several != (self._between > 1):
+            self._several = not self._several
+            self._count = self._rises = 0
         self._count += 1
         self._rises += self._count > 1 and before is not None and metric > before
 
