@@ -25,7 +25,7 @@ if (i + 1) % K == 0:
     optimizer.zero_grad(set_to_none=True)"""
 
 FIX_BEFORE = """\
-# after other losses' backwards, before that of this optimizer; or at the start of a closure:
+# after other losses' backwards, before that of this optimizer; at the start of a closure:
 optimizer.zero_grad(set_to_none=True)"""
 
 FIX_BETWEEN = """\
