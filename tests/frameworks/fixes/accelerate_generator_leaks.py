@@ -23,7 +23,7 @@ for _ in range(8):
     optimizer_G.zero_grad()
     accelerator.backward(binary_cross_entropy_with_logits(judged(fake), ones))
     optimizer_G.step()
-    # fix: before the first backward of each window, in the closure if step() takes one
+    # fix: before this optimizer's first backward of a window, after those of other losses
     # end
     real_loss = binary_cross_entropy_with_logits(judged(real), ones)
     fake_loss = binary_cross_entropy_with_logits(judged(fake.detach()), zeros)

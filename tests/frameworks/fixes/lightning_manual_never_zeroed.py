@@ -29,7 +29,7 @@ class Module(LightningModule):
         loss = F.cross_entropy(self.model(inputs).flatten(0, 1), labels.flatten())
         optimizer = self.optimizers()
         if batch_idx % K == 0:
-            # fix: before the first backward of each window, in the closure if step() takes one
+            # fix: before this optimizer's first backward of a window, after those of other losses
             pass
             # end
         self.manual_backward(loss / K)

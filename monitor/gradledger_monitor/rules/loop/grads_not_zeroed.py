@@ -25,7 +25,8 @@ if (i + 1) % K == 0:
     optimizer.zero_grad(set_to_none=True)"""
 
 FIX_BEFORE = """\
-# after other losses' backwards, before that of this optimizer; at the start of a closure:
+# at the start of the closure, if step() takes one; else
+# before this optimizer's first backward of a window, after those of other losses:
 optimizer.zero_grad(set_to_none=True)"""
 
 FIX_BETWEEN = """\
@@ -108,7 +109,7 @@ class GradsNotZeroed(Rule):
         title = "Gradients are not zeroed between steps"
         if self._apart > 1 and self._steps > 1:
             return self._finding(facts, title, NOT_ZEROED + _accumulation(self._apart), FIX_APART)
-        return self._finding(facts, title, NOT_ZEROED)
+        return self._finding(facts, title, NOT_ZEROED, FIX_BEFORE if facts.record.closure else FIX)
 
     def _count(self, facts: StepFacts, fresh: bool) -> None:
         """Count the steps from one time that gradients are zeroed to the next."""

@@ -19,7 +19,7 @@ for _ in range(8):
     optimizer_G.zero_grad()
     binary_cross_entropy_with_logits(discriminator(fake), ones).backward()
     optimizer_G.step()
-    # fix: after other losses' backwards, before that of this optimizer; at the start of a closure
+    # fix: before this optimizer's first backward of a window, after those of other losses
     # end
     real_loss = binary_cross_entropy_with_logits(discriminator(real), ones)
     fake_loss = binary_cross_entropy_with_logits(discriminator(fake.detach()), zeros)
