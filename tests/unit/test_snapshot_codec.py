@@ -111,6 +111,9 @@ def test_a_rule_declares_every_attribute_that_it_changes(rule: Any) -> None:
     instance = rule()
     assert set(vars(instance)) - set(rule.parameters()) == set(rule.state)
     assert not any(isinstance(getattr(instance, name), Parameter) for name in rule.state)
+    helpers = [kind for kind in rule.state.values() if hasattr(kind, "state")]
+    # mypyc makes an attribute of each instance of what is not declared as that of the class
+    assert all("ClassVar" in str(kind.__annotations__.get("state")) for kind in helpers)
 
 
 @pytest.mark.parametrize("name", INCIDENTS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
 
 from gradledger_monitor.ingest.schema import MicroBatch, StepRecord
 from gradledger_monitor.model.findings import Outcome, Withdrawal
@@ -59,7 +60,7 @@ class LastZeroed:
     data is held to measure gradients. The data of a training loop goes on instead.
     """
 
-    state = declare(_zeroed=list[float], _applied=list[float])
+    state: ClassVar[Mapping[str, Any]] = declare(_zeroed=list[float], _applied=list[float])
 
     def __init__(self) -> None:
         self._zeroed: list[float] = []
