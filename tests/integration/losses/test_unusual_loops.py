@@ -262,7 +262,8 @@ def test_the_fix_is_what_the_right_loop_does_where_zeroing_after_the_step_is_too
     findings = [f for f in evaluation.findings if f.rule == "loop.grads_not_zeroed"]
     assert findings
     for finding in findings:
-        assert finding.fix.startswith("# after other losses' backwards, before")
+        assert "at the start of the closure" in finding.fix
+        assert "after those of other losses" in finding.fix
         assert "optimizer.zero_grad(" in finding.fix and "step()\n" not in finding.fix
 
 
