@@ -171,6 +171,7 @@ def test_a_window_over_the_end_of_an_epoch_does_not_count_the_new_epoch_alone() 
     batches = (batch for _ in range(3) for batch in loader)
     steps = train(iter(lambda: list(islice(batches, 4)), []))
     assert [s.record.batches for s in steps] == [4, None, 4, 4, None]
+    assert [s.record.batch_size for s in steps] == [8] * 5
     assert [s.record.batches for s in train(w for _ in range(2) for w in accumulated(loader))] == (
         [2] * 6
     )
@@ -220,6 +221,28 @@ def test_an_evaluation_between_steps_does_not_count() -> None:
             yield window
 
     assert [s.samples for s in train(windows())] == [16] * 3
+
+
+class Drawing(Sampler[Any]):
+    """A sampler of a script, whose length may be drawn."""
+
+    def __init__(self, *elements: Any) -> None:
+        self.elements, self.asked = elements, 0
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.elements)
+
+    def __len__(self) -> int:
+        self.asked += 1
+        return len(self.elements)
+
+
+def test_a_sampler_of_the_script_is_not_asked_for_its_length() -> None:
+    of_samples, of_batches = Drawing(*range(48)), Drawing(*[[n, n + 1] for n in range(6)])
+    by_samples = DataLoader(points(48), 8, sampler=of_samples, drop_last=True)
+    assert len(train(accumulated(by_samples))) == 3
+    assert len(train(accumulated(DataLoader(points(48), batch_sampler=of_batches)))) == 3
+    assert (of_samples.asked, of_batches.asked) == (0, 0)
 
 
 class Endless(Sampler[int]):
