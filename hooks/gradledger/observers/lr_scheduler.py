@@ -22,7 +22,7 @@ from gradledger.observers.ranks.process_groups import world_size
 if TYPE_CHECKING:
     from gradledger.capture.windows import OpenWindows, OptimizerWindow
 
-PATIENT = 50  # calls for which ReduceLROnPlateau waits that is made to be called at each step
+PATIENT = 50  # calls: a ReduceLROnPlateau that waits for as many may be called at each step
 COMPILED = "the LR scheduler runs inside a compiled function, where it cannot be seen"
 
 

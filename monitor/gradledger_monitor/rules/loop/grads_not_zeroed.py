@@ -30,8 +30,8 @@ FIX_BEFORE = """\
 optimizer.zero_grad(set_to_none=True)"""
 
 FIX_BETWEEN = """\
-# The backward of the other loss follows that of this optimizer's. Step this optimizer before it, or
-# keep the other gradients out of its parameters: with requires_grad_(False) during that forward."""
+# The backward of the other loss comes after the one of this optimizer. Step this optimizer before
+# it, or keep its gradients out of these parameters: requires_grad_(False) during that forward."""
 
 
 class GradsNotZeroed(Rule):

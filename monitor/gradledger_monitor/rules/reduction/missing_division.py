@@ -83,10 +83,9 @@ class MissingDivision(Rule):
 
     The gradient is K times too large, and changes with the number of accumulation steps. With
     SGD, the effective learning rate is K times the configured one: if you divide that by K
-    instead, declare ``scale=K``. Adam cancels most of the
-    factor, but gradients are clipped at a K times smaller true norm. If only one term is not
-    divided, its weight relative to the other terms is K times too large, which no optimizer
-    cancels.
+    instead, declare ``scale=K``. Adam cancels most of the factor, but gradients are clipped at a K
+    times smaller true norm. If only one term is not divided, its weight relative to the other terms
+    is K times too large, which no optimizer cancels.
 
     If most windows that lack the division have another K, the finding states both. A constant 1/K
     of the main loss may also be its weight; the finding of a further loss then states both.

@@ -12,7 +12,7 @@ from gradledger_monitor.model.tolerances import WEIGHT_HALF
 from gradledger_monitor.rules.balance.after_backward import multiplied_later
 from gradledger_monitor.rules.balance.evidence import Near, is_reduced_by_mean
 from gradledger_monitor.rules.balance.patterns import NORMALISED
-from gradledger_monitor.rules.ddp.common import NO_STEP, unwaited
+from gradledger_monitor.rules.ddp.common import unwaited
 from gradledger_monitor.rules.definition import DEFAULTS
 from gradledger_monitor.rules.framework_fixes import framework
 from gradledger_monitor.rules.gradient_scale_effects import constant_factor_effect
@@ -108,7 +108,7 @@ def _no_mistake_of_ranks(window: Window) -> Outcome | None:
     """
     facts = window.facts
     if facts.record.left_open is not None:
-        return None if _models_become_equal(facts) else NO_STEP
+        return None if _models_become_equal(facts) else AT_THE_END
     if scale_of_parts(facts) is not None:
         return None
     if facts.run.world_size == 1:
@@ -132,6 +132,7 @@ MAY_ADD_CHANGES_UP = (
     "and their models become equal without being averaged: whether the loop adds up the changes of "
     "all ranks is not known"
 )
+AT_THE_END = not_applicable("no step follows")
 BALANCE_OFF_BY_RANKS = Precondition(
     "the balance of several ranks is off", _no_mistake_of_ranks, ended=True
 )
@@ -196,7 +197,7 @@ class WorldSize(Rule):
         """B = R or 1/R."""
         self._equalised |= _models_become_equal(window.facts)
         if window.facts.record.left_open is not None:
-            return Withdrawal("not_measured", MAY_ADD_CHANGES_UP) if self._alone else NO_STEP
+            return Withdrawal("not_measured", MAY_ADD_CHANGES_UP) if self._alone else AT_THE_END
         scale = scale_of_parts(window.facts)
         if scale is not None:
             return not_measured(SUM_MULTIPLIED.format(significant(scale)))
