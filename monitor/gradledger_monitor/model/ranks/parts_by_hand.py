@@ -22,6 +22,7 @@ from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.ranks.held_in_parts import have_same_tokens
 from gradledger_monitor.model.ranks.manual_all_reduce import (
     ManualAllReduce,
+    RecordsByRank,
     tolerance_of,
     values_of,
 )
@@ -31,8 +32,6 @@ ADDED_UP_AGAIN = (
     "the ranks hold parts of one model, and the loop adds up gradients over them that are equal on "
     "all of them"
 )
-
-RecordsByRank = dict[int, StepRecord]
 
 
 def as_members(records: RecordsByRank, world_size: int) -> RecordsByRank:

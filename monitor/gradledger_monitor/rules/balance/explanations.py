@@ -484,7 +484,7 @@ class _Explains:
         scale, tolerance = self._facts.run.declared_scale or 1.0, self._facts.tolerance
         k, is_left = self._facts.micro_batches, is_left_by_loop(self._facts)
         for closed in wrong_windows(self._past)[-EXPLAINED:]:
-            clipped = (is_left and closed.scaled_by and min(closed.scaled_by, 1.0)) or 1.0
+            clipped = min(closed.scaled_by or 1.0, 1.0) if is_left else 1.0
             balance = (closed.balance or 0.0) / scale / clipped
             near, n = Near(balance, tolerance), closed.micro_batches or 1
             divided_by_k = self._shorter and n < k and near(expected(k) * n / k)

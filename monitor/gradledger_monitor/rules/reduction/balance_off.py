@@ -220,7 +220,8 @@ def _cause(window: Window) -> str:
 def _accumulation(window: Window) -> str:
     """What else divides the loss of one micro-batch by a whole number, which is no count of it."""
     facts, objective = window.facts, window.balance.objective
-    b, m = factor(window), round(1 / max(factor(window), LEAST))
+    b = factor(window)
+    m = round(1 / max(b, LEAST))
     alone = len(facts.record.micro_batches) == 1 and m >= FEWEST and not varies(window)
     if objective is None or not alone or not Near(1 / m, facts.tolerance)(b):
         return ""
