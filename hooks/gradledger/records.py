@@ -101,6 +101,7 @@ class Term:
     function_weight: float | None = None  # the gradient that arrives at it, with the loss scale
     penalty: bool = False  # a function of parameters alone
     compares: bool = False  # the examples of the micro-batch with each other, in a matrix of pairs
+    averaged: int | None = None  # rows of which each element is a function of the mean
     again: bool = False  # the same loss, not one like it, was in the backward before, too
     part: int | None = None  # the only input with a gradient, from 0, of a concatenation below it
     parts: int | None = None  # all inputs of that concatenation

@@ -44,6 +44,7 @@ terms = st.builds(
     function_weight=maybe_number,
     penalty=st.booleans(),
     compares=st.booleans(),
+    averaged=maybe_count,
     again=st.booleans(),
     part=counts,
     parts=counts,

@@ -11,6 +11,7 @@ from torch import nn
 
 from gradledger.observers.losses.autograd_graph import find_losses
 from gradledger.observers.losses.loss_patterns import compares_examples, only_part
+from gradledger.observers.losses.sample_counts import averaged_rows
 
 
 def _embeddings() -> Any:
@@ -120,3 +121,27 @@ def test_of_cached_features_one_part_has_a_gradient() -> None:
     two = _contrastive(live, cached) + _contrastive(cached, live)
     assert only_part(two.grad_fn) is None
     assert only_part(F.cross_entropy(live, torch.randint(5, (4,))).grad_fn) is None
+
+
+def _averaged(loss: Any) -> int | None:
+    (term,) = find_losses(loss.grad_fn)
+    assert term.elements is not None
+    return averaged_rows(term.node, term.elements.shape)
+
+
+def test_rows_behind_the_elements_of_a_statistic() -> None:
+    rows = torch.randn(30, 4, requires_grad=True)
+    load = rows.softmax(-1).mean(0)
+    assert _averaged(load.square().sum()) == 30
+    assert _averaged((load * load.log()).sum()) == 30
+    assert _averaged(rows.reshape(5, 6, 4).softmax(-1).mean((0, 1)).square().sum()) == 30
+    assert _averaged(F.relu(1 - rows.std(0)).sum()) == 30
+
+
+def test_rows_that_no_statistic_averages() -> None:
+    rows = torch.randn(30, 4, requires_grad=True)
+    assert _averaged(rows.square().sum()) is None
+    assert _averaged(rows.mean(1).square().sum()) is None  # one of each row
+    assert _averaged(torch.stack([rows, 2 * rows]).mean(0).square().sum()) is None  # two models
+    assert _averaged((rows - rows.mean(0)).square().sum()) is None
+    assert _averaged((rows.mean(0) * rows[0]).square().sum()) is None

@@ -95,6 +95,7 @@ class OpenTerm:
     function_upstream: Deferred | None = None  # the gradient at this function
     penalty: bool = False
     compares: bool = False
+    averaged: int | None = None
     again: bool = False
     part: Part | None = None
     # by window (its id): whether the gradient reaches its optimizer, None if that is not known; no
@@ -125,7 +126,7 @@ class OpenTerm:
         if self.valid is not None:
             term.valid = round(self.valid.value())
         term.of, term.nonlinear, term.penalty = self.of, self.nonlinear, self.penalty
-        term.again, term.compares = self.again, self.compares
+        term.again, term.compares, term.averaged = self.again, self.compares, self.averaged
         if self.part is not None:
             term.part, term.parts, term.beside_parts = self.part
         self._resolve_elements(term)

@@ -98,6 +98,7 @@ class Term(Struct, gc=False, kw_only=True, omit_defaults=True):
     function_weight: Number | None = None
     penalty: bool = False
     compares: bool = False
+    averaged: Count | None = None
     again: bool = False
     part: Count | None = None
     parts: Count | None = None

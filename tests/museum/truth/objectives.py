@@ -116,6 +116,14 @@ def with_router(call: Call, batch: Any) -> list[Sum]:
     return [_cross_entropy(logits, labels), (0.05 * router, 1.0)]
 
 
+def with_expert_load(call: Call, batch: Any) -> list[Sum]:
+    """Cross entropy of tokens; the squared mean probabilities of experts, of each micro-batch."""
+    ids, labels = batch
+    logits, probabilities = call(ids)
+    load = probabilities.mean((0, 1)).square().sum()
+    return [_cross_entropy(logits, labels), (0.2 * load, 1.0)]
+
+
 def with_z_loss(call: Call, batch: Any) -> list[Sum]:
     """Cross entropy, and a fifth of the squared log of what softmax divides by."""
     ids, labels = batch

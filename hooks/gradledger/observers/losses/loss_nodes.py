@@ -29,7 +29,7 @@ from gradledger.observers.losses.node_names import (
     SCRIPTED,
     SOFT_CROSS_ENTROPY,
 )
-from gradledger.observers.losses.sample_counts import sample_count
+from gradledger.observers.losses.sample_counts import averaged_rows, sample_count
 from gradledger.observers.losses.saved_hooks import has_unpack_hook, saved
 from gradledger.observers.losses_compiled.terms import compiled_term
 from gradledger.observers.losses_out_of_sight.calls import Call, call_of, unknown_signatures
@@ -287,6 +287,8 @@ def _elements_term(loss: LossNode, elements: Elements) -> OpenTerm:
         term = OpenTerm(loss.name, "none")
         count_elements(term, elements.shape)
         term.tokens = None
+    if loss.reduction is not None and elements.rows is None and elements.inside is None:
+        term.averaged = averaged_rows(loss.node, elements.shape)
     term.of = elements.custom
     if elements.inside is not None:
         _describe_inside(term, elements.inside, loss)

@@ -1,4 +1,5 @@
-"""Counts the samples behind a flat vector of targets, from the graph below a cross entropy.
+"""Counts the samples behind a loss, from the graph below it: those of a flat vector of targets, and
+those that each element of a statistic averages.
 
 One target of a classifier is one sample; one target of a language model is one token of a sample.
 The graph between the loss and the model's input shows which: a batch of sequences was flattened,
@@ -11,7 +12,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from gradledger.observers.losses.node_names import PASSED_ON
+from gradledger.observers.losses.found_losses import graph_inputs, signed
+from gradledger.observers.losses.node_names import MODEL_NODES, PASSED_ON
 
 MAX_NODES = 32
 _IMAGE = 4  # dimensions: samples, channels, height, width
@@ -24,6 +26,9 @@ _ROW_BY_ROW = frozenset(
     | {"LeakyReluBackward0", "EluBackward0", "NativeLayerNormBackward0", "NativeBatchNormBackward0"}
     | {"NativeDropoutBackward0"}
 )
+# Means over single dimensions, and functions of means.
+_AVERAGES = frozenset({"MeanBackward1", "VarBackward0", "StdBackward0"})
+MOST_ABOVE_AVERAGES = 12  # nodes between the elements of a loss and the means
 _PARAMETERS = frozenset({"torch::autograd::AccumulateGrad", "TBackward0"})
 
 
@@ -63,3 +68,39 @@ def _input_of(node: Any) -> Any:
         if below is not None and below.name() not in _PARAMETERS:
             return below
     return None
+
+
+def averaged_rows(node: Any, shape: tuple[int, ...]) -> int | None:
+    """The rows of which the elements that ``node`` computes are functions of the mean.
+
+    As the load of each expert is, of a router. None if an element is computed from anything else.
+    """
+    counts: set[int] = set()
+    stack, visited = [node], {node}
+    while stack:
+        current = stack.pop()
+        if current.name() in _AVERAGES:
+            counts.add(_rows_of_average(current))
+            continue
+        below = graph_inputs(current)
+        apart = any(edge.shape != shape for _, edge in below)
+        if not below or apart or current.name() in MODEL_NODES:
+            return None
+        new = {edge.node for _, edge in below} - visited
+        visited |= new
+        stack += new
+        if len(visited) > MOST_ABOVE_AVERAGES:
+            return None
+    return counts.pop() if len(counts) == 1 and 0 not in counts else None
+
+
+def _rows_of_average(node: Any) -> int:
+    """Over how many rows a node averages; 0 if it does not average over the first dimension.
+
+    What is stacked, as the outputs of several models, is no row.
+    """
+    ((_, edge),) = graph_inputs(node)
+    if edge.node.name() == "StackBackward0":
+        return 0
+    dims = {d % max(len(edge.shape), 1) for d in signed(node._saved_dim or ())}
+    return math.prod(edge.shape[d] for d in dims) if 0 in dims else 0

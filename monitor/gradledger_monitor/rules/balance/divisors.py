@@ -145,17 +145,18 @@ def by_number_beside_k(
 ) -> Diagnosis | None:
     """K - 1 or K + 1 divides the only loss, a mean, in all windows: the loop counts one off.
 
-    If the number is a weight, K does not divide the loss. A half is a weight.
+    Or all losses of the window. If the number is a weight, K does not divide the loss. A half is a
+    weight.
     """
     k, counts = facts.micro_batches_of(objective), _counts(objective)
-    if k == 1 or len(facts.objectives) > 1 or reductions(objective) != {"mean"}:
+    if k == 1 or reductions(objective) != {"mean"}:
         return None
     scale = facts.run.declared_scale or 1.0
     windows = [(c.micro_batches, (c.balance or 0.0) / scale) for c in wrong_windows(past)]
     if not windows or any(c.pattern in FAIR for c in past):
         return None
     for divisor in (k - 1, k + 1):
-        written = divisor > 2 and is_divided_by(objective, divisor)
+        written = divisor > 2 and all(is_divided_by(o, divisor) for o in facts.objectives)
         if not written or divisor in counts or divisor == facts.run.world_size:
             continue
         ratios = [(b, n / divisor) for n, b in [*windows, (k, balance)]]

@@ -7,8 +7,9 @@ normalised over its micro-batch, and added on each of K, has a balance of K time
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
+from gradledger_monitor.ingest.schema import Term
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.objectives import BARE, Objective
 from gradledger_monitor.model.readings import WeightedTerm
@@ -119,8 +120,12 @@ def _lacks(facts: StepFacts, objective: Objective, coefficient: float | None, k:
     if weighs is None or coefficient is None:
         return weighs is not None
     beside = _is_divided_beside(facts, objective)
-    halved = beside and k != HALF and Near(abs(coefficient / (outer or 1.0)), WEIGHT)(1 / HALF)
-    rest_is_formula = weighs == abs(outer or 1.0) or halved or not is_round(coefficient * k)
+    rest = abs(coefficient / (outer or 1.0))
+    halved = beside and k != HALF and Near(rest, WEIGHT)(1 / HALF)
+    counted = all(Near(rest, WEIGHT)(term.loss_term.elements or 0) for term in objective.terms)
+    rest_is_formula = (
+        weighs == abs(outer or 1.0) or halved or counted or not is_round(coefficient * k)
+    )
     return is_undivided_coefficient(outer, k, beside) and rest_is_formula
 
 
@@ -370,11 +375,36 @@ def _constant_that_it_weighs(facts: StepFacts, objective: Objective, k: int) -> 
         return None
     intended = (facts.run.declared_scale or 1.0) * _factor_of_ranks(facts)
     for constant in (abs(objective.coefficient or 1.0), abs(outer)):
-        for weights in whole_weights(objective):
+        for weights in (*whole_weights(objective), *_weights_of_statistics(facts, objective)):
             near = [Near(weight / intended, facts.tolerance) for weight in weights]
             if all(is_near(constant) for is_near in near):
                 return constant
     return None
+
+
+def _weights_of_statistics(facts: StepFacts, objective: Objective) -> Iterator[list[float]]:
+    """The weights of the elements of a sum of statistics, as of the load of experts.
+
+    Each of them counts as a mean of the micro-batch, also in a sum. It averages all tokens or
+    samples of the main loss; other means may be parts of a loss of each sample.
+    """
+    main = {(t.rank, t.micro_batch): t.loss_term for t in facts.objectives[0].terms}
+    if reductions(objective) != {"sum"} or objective.is_penalty:
+        return
+    terms = [(t.loss_term, main.get((t.rank, t.micro_batch))) for t in objective.terms]
+    # as many elements as rows, or several times as many, may be those of the rows
+    apart = any((own.elements or 0) % (own.averaged or 1) for own, _ in terms)
+    if apart and all(_averages(own, of_main) for own, of_main in terms):
+        yield [term.weight for term in objective.terms]
+
+
+def _averages(term: Term, main: Term | None) -> bool:
+    """Whether each element averages all rows of the main loss, maybe of several layers."""
+    rows, elements = term.averaged, term.elements or 0
+    if not rows or main is None:
+        return False
+    layers = rows % (main.size or math.inf) == 0 and elements % (main.rows or 1) != 0
+    return layers or rows in (main.rows, main.samples, main.size)
 
 
 def _may_cancel(term: WeightedTerm, k: int) -> bool:
