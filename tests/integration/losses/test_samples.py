@@ -58,6 +58,11 @@ def pooled_convolutions() -> Tensor:
     return logits
 
 
+def distances() -> Tensor:
+    """Of as many rows as make PyTorch compute them by a product of matrices."""
+    return -(torch.cdist(HEAD(torch.randn(30, WIDTH)), HEAD(torch.randn(CLASSES, WIDTH))) ** 2)
+
+
 @pytest.mark.parametrize(
     ("logits", "samples"),
     [
@@ -66,6 +71,7 @@ def pooled_convolutions() -> Tensor:
         (flattened_features, ROWS),
         (tokens_in_one_row, None),
         (perceptron, ROWS),
+        (distances, 30),
         (convolutions, ROWS),
         (pooled_convolutions, ROWS),
     ],

@@ -16,6 +16,7 @@ from gradledger.observers.losses.found_losses import graph_inputs, signed
 from gradledger.observers.losses.node_names import MODEL_NODES, PASSED_ON
 
 MAX_NODES = 32
+MATRIX = 2  # dimensions
 _IMAGE = 4  # dimensions: samples, channels, height, width
 
 _FLATTENS = frozenset({"ViewBackward0", "UnsafeViewBackward0", "ReshapeAliasBackward0"})
@@ -24,7 +25,8 @@ _ROW_BY_ROW = frozenset(
     {"NllLossBackward0", "LogSoftmaxBackward0", "AddmmBackward0", "MmBackward0", "ToCopyBackward0"}
     | {"TanhBackward0", "ReluBackward0", "GeluBackward0", "SiluBackward0", "SigmoidBackward0"}
     | {"LeakyReluBackward0", "EluBackward0", "NativeLayerNormBackward0", "NativeBatchNormBackward0"}
-    | {"NativeDropoutBackward0"}
+    | {"NativeDropoutBackward0", "NegBackward0", "PowBackward0"}
+    | {"CdistBackward0", "EuclideanDistBackward0"}
 )
 # Means over single dimensions, and functions of means.
 _AVERAGES = frozenset({"MeanBackward1", "VarBackward0", "StdBackward0"})
@@ -37,16 +39,19 @@ def sample_count(loss: Any, rows: int) -> int | None:
     node, row_by_row = loss, True
     for _ in range(MAX_NODES):
         name = node.name()
+        keeps_rows = name in _ROW_BY_ROW or name == PASSED_ON
         if name in _FLATTENS:
             flattened = _before_flattening(node, rows)
             if flattened is not None:
                 return flattened
+            shape = tuple(node._saved_self_sym_sizes)
+            keeps_rows = len(shape) == MATRIX and shape[0] == rows  # as after a distance
         elif name == "ConvolutionBackward0":
             shape = tuple(node._input_metadata[0].shape)
             return rows if shape[0] == rows else None
         elif name == PASSED_ON and len(node.next_functions) > 1:
             return None  # of several outputs, which one is not known
-        row_by_row = row_by_row and (name in _ROW_BY_ROW or name == PASSED_ON)
+        row_by_row = row_by_row and keeps_rows
         below = _input_of(node)
         if below is None:
             return rows if row_by_row else None

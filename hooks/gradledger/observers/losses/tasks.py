@@ -27,6 +27,7 @@ from gradledger.observers.losses.node_names import (
 from gradledger.observers.losses.saved_hooks import saved
 
 _ENDS = MODEL_NODES - SOFTMAXES
+_NAMED_AS = {"EuclideanDistBackward0": "CdistBackward0"}  # which of the two depends on the rows
 DEPTH = 24  # nodes between a loss and the layer that computes its input
 LOSSES = 256  # that are looked at, if all are of one task: looking takes microseconds
 FIRST_MICRO_BATCHES = 16  # of a task, in which the graph is followed to name modules
@@ -135,7 +136,7 @@ def _way_down(node: Any) -> tuple[Any, list[str]]:
             trained = parameter_of(node)
             return _frozen_weight_of(node) if trained is None else trained, operations
         if name not in RESHAPES and name != PASSED_ON and not _adds_a_bias(node):
-            operations.append(name)
+            operations.append(_NAMED_AS.get(name, name))
         node = next((below for below, _ in node.next_functions if below is not None), None)
         if node is None:
             break

@@ -157,7 +157,8 @@ def by_number_beside_k(
         return None
     for divisor in (k - 1, k + 1):
         written = divisor > 2 and all(is_divided_by(o, divisor) for o in facts.objectives)
-        if not written or divisor in counts or divisor == facts.run.world_size:
+        others = (facts.run.world_size, len(facts.objectives))
+        if not written or divisor in counts or divisor in others:
             continue
         ratios = [(b, n / divisor) for n, b in [*windows, (k, balance)]]
         if all(Near(b, facts.tolerance)(ratio) for b, ratio in ratios):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from gradledger_monitor.ingest.schema import Term
 from gradledger_monitor.model.losses.term_weights import differ, has_own_weights
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.objectives import Objective
@@ -56,6 +57,51 @@ def may_be_of_episodes(facts: StepFacts, objective: Objective, past: Sequence[Cl
     """Whether a loss, or one beside it with the same steps, may be a policy loss of episodes."""
     steps = _steps(objective)
     return any(_may_be_policy_loss(o, past) and _steps(o) == steps for o in facts.objectives)
+
+
+def may_be_of_tasks(objective: Objective) -> bool:
+    """Whether micro-batches may be tasks of few examples, each with classes of its own.
+
+    They have different numbers of classes, and the same number of samples for each class. Targets
+    of sequences are none: their classes may be the positions of a sentence, as in a parser.
+    """
+    terms, shots = [term.loss_term for term in objective.terms], set()
+    for term in terms:
+        flat = term.samples == term.rows == term.size == term.tokens
+        if not flat or not term.classes or not term.tokens:
+            return False
+        shots.add(term.tokens / term.classes)
+    (each, *others) = shots or {0.0}
+    return not others and each > 1 and each % 1 == 0 and len({term.classes for term in terms}) > 1
+
+
+def has_advantages_of_zero(facts: StepFacts, objective: Objective) -> bool:
+    """Whether the loss of a micro-batch weighs all of its elements with zero, and others with both
+    signs: a return that equals its baseline. What divides them gives both equal weight.
+    """
+    if all(term.loss_term.weight_size is None for term in objective.terms):
+        return False
+    busy = {(term.rank, term.micro_batch) for term in objective.terms}
+    rest = [
+        term
+        for rank, applied in facts.applied_by_rank.items()
+        for index, micro_batch in applied
+        if (rank, index) not in busy
+        for term in micro_batch.terms
+    ]
+    whole = [_outermost(term.loss_term) for term in objective.terms]
+    return bool(rest) and all(
+        term.tokens == 0
+        and term.valid != 0
+        and term.kind == objective.kind
+        and any(math.isclose(_outermost(term), each, rel_tol=INSIDE) for each in whole)
+        for term in rest
+    )
+
+
+def _outermost(term: Term) -> float:
+    """What the outermost reduction gives all elements together."""
+    return (term.elements or 0) * abs(number(term.element_weight) or 0.0)
 
 
 def _may_be_policy_loss(objective: Objective, past: Sequence[Closed]) -> bool:

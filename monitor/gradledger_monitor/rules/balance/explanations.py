@@ -31,6 +31,7 @@ from gradledger_monitor.rules.balance.divisors import (
     is_divided_by_k_itself,
     weighs_its_constant,
 )
+from gradledger_monitor.rules.balance.episodes import has_advantages_of_zero
 from gradledger_monitor.rules.balance.evidence import (
     Near,
     coefficient_explains,
@@ -212,9 +213,14 @@ def _partial(
 
 
 def _by_idle(facts: StepFacts, objective: Objective) -> Diagnosis | None:
-    """B = m/(K * R), of m micro-batches with tokens: the rest, on some ranks, have none."""
+    """B = m/(K * R), of m micro-batches with tokens: the rest, on some ranks, have none.
+
+    Or all elements of the rest have an advantage of zero.
+    """
     if without_tokens(facts, objective) is None:
         return None
+    if has_advantages_of_zero(facts, objective):
+        return Diagnosis("coefficient", objective=objective)
     return Diagnosis("constant", objective=objective, evidence=WITHOUT_TOKENS)
 
 

@@ -14,7 +14,7 @@ from gradledger_monitor.rules.balance.diagnosis import (
     UNMATCHED,
     WEIGHTED_INSIDE,
 )
-from gradledger_monitor.rules.balance.episodes import may_be_of_episodes
+from gradledger_monitor.rules.balance.episodes import may_be_of_episodes, may_be_of_tasks
 from gradledger_monitor.rules.balance.evidence import (
     Near,
     divides_by_all_positions,
@@ -57,6 +57,11 @@ OF_SAMPLES = (
 COMPARISONS = (
     "its elements compare examples or add them up, so that equal micro-batches may have different "
     "numbers of them; each micro-batch has equal weight, which may be intended; if it is, declare "
+    'contract="sample"'
+)
+OF_TASKS = (
+    "micro-batches have different numbers of classes, and equally many samples for each class: "
+    "each may be a task of few examples, which counts once; if it does, declare "
     'contract="sample"'
 )
 OF_ONE_BATCH = (
@@ -109,6 +114,8 @@ def why_not_evaluated(
         return not_measured(COMPARISONS)
     if reading.is_of_means(facts.tolerance) and may_be_of_episodes(facts, objective):
         return not_measured(EPISODES)
+    if reading.is_of_means(facts.tolerance) and may_be_of_tasks(objective):
+        return not_measured(OF_TASKS)
     if may_predict_further_tokens(objective, facts.tolerance):
         return not_measured(FURTHER_TOKENS)
     if may_be_of_samples(facts, objective, objectives):
