@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
+from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.token_ledger import total
@@ -221,3 +222,18 @@ def tokens_by_index(objective: Objective) -> set[float]:
     for line in objective.ledger.lines:
         totals[line.micro_batch] = totals.get(line.micro_batch, 0.0) + line.tokens
     return set(totals.values())
+
+
+def is_multiplied_by_own_samples(facts: StepFacts, objective: Objective) -> bool:
+    """Whether nothing divides the losses, and each is multiplied by the size of its batch.
+
+    One batch of the window is short.
+    """
+    micro_batches = sum(map(len, facts.applied_by_rank.values()))
+    if not facts.samples or not objective.is_undivided:
+        return False
+    if not objective.has_one_term_in_each_of(micro_batches):
+        return False
+    terms = [term.loss_term for term in objective.terms]
+    factors = [number(t.outer_coefficient) or number(t.coefficient) or 0.0 for t in terms]
+    return len(set(factors)) > 1 and sum(factors) == facts.samples

@@ -39,6 +39,7 @@ from gradledger_monitor.model.objectives import Objective, fair_together
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.balance.after_backward import applied_again
 from gradledger_monitor.rules.balance.beside import smooths_ignored
+from gradledger_monitor.rules.balance.counts import is_multiplied_by_own_samples
 from gradledger_monitor.rules.balance.divisors import is_one_whole_mean
 from gradledger_monitor.rules.balance.episodes import may_be_of_episodes, weighs_elements
 from gradledger_monitor.rules.balance.evidence import (
@@ -115,6 +116,7 @@ BY_SAMPLES = (
     "the loss is multiplied by a number that equals its batch size, so it may be meant as a sum "
     'over samples, which no accumulation divides; if it is, declare contract="sample"'
 )
+TIMES_SAMPLES = "Each loss is multiplied by its batch size, as a sum over samples is"
 PASSED_ON = (
     "the loss may be a product with cached gradients, which add up without a division; if it is, "
     'declare contract="sample"'
@@ -224,6 +226,8 @@ def diagnose(facts: StepFacts, past: Sequence[Closed]) -> list[Diagnosis]:
     first = _of_main(facts, main, past)
     if first.pattern in ("missing", "partial") and is_multiplied_by_samples(facts, main):
         first = Diagnosis("unmeasured", BY_SAMPLES, main)
+    if first.pattern == "wandering" and is_multiplied_by_own_samples(facts, main):
+        first = Diagnosis("constant", objective=main, evidence=TIMES_SAMPLES)
     of_several_losses = facts.parameters_changed or facts.two_of_each_batch
     if of_several_losses and first.pattern not in FAIR:
         return [Diagnosis("unmeasured", CHANGED, main)]

@@ -208,15 +208,17 @@ def of_same_loss(facts: StepFacts, past: Sequence[Closed]) -> Sequence[Closed]:
 
     A phase of training with another loss has its own divisor: its windows show nothing of this one.
     Phases may differ only in the constant in front of the loss. One that is new in each window, as
-    of a ramp, separates none. Nor does any once a window was fair: the loop then divides by K, and
-    another constant, which may contain that division, weighs the loss.
+    of a ramp, separates none, and neither do several in this one. Nor does any once a window was
+    fair: the loop then divides by K, and another constant, which may contain that division, weighs
+    the loss.
     """
     main = None if facts.unmeasured else facts.objective
     if main is None or not past:
         return past
     of_main, coefficient = forms(main.terms), main.coefficient
     same = [c for c in past if not c.losses or not of_main.isdisjoint(c.losses)]
-    if any(c.pattern in FAIR for c in same):
+    several = coefficient is None and any(t.loss_term.coefficient is not None for t in main.terms)
+    if several or any(c.pattern in FAIR for c in same):
         return same
     return [c for c in same if c.coefficient == coefficient] or same
 
