@@ -2423,6 +2423,52 @@ def test_a_further_loss_of_k_rows_is_divided_by_k_twice(
     assert ("term_double" in [d.pattern for d in diagnoses]) == named
 
 
+@pytest.mark.parametrize(
+    ("divisors", "rows", "named"),
+    [
+        ([96.0, 4.0], 24, True),
+        ([96.0], 24, False),
+        ([90.0, 4.0], 24, False),  # of another count
+        ([96.0, 4.0], 4, False),  # 4 may be the batch size
+    ],
+)
+def test_k_divides_a_further_sum_besides_the_count_of_the_window(
+    divisors: list[float], rows: int, named: bool
+) -> None:
+    main = term(24, 1 / 96, "sum", divisors=[96.0])
+    of_all = {"size": 24, "rows": rows, "positions": 24, "elements": 24}
+    weight = 1 / math.prod(divisors)
+    further = term(24, weight, "sum", divisors=divisors, element_weight=weight, **of_all)
+    further = dataclasses.replace(further, kind="SumBackward0")
+    evaluation = judged([facts(record([[main, further]] * 4, n)) for n in (1, 2)])
+    rules = [f.rule for f in evaluation.findings]
+    assert ("reduction.double_division" in rules) == named
+
+
+@pytest.mark.parametrize(
+    ("shape", "named"),
+    [
+        ({"elements": 12, "positions": 1, "averaged": 4}, True),  # one for each unit
+        ({"elements": 4, "positions": 1, "averaged": 4}, False),  # may be one of each sample
+        ({"elements": 12, "positions": 4, "averaged": 4}, False),  # may be 3 of each sample
+        ({"elements": 12, "positions": 1, "averaged": 7}, False),  # of other rows
+        ({"elements": 12, "positions": 1}, False),
+    ],
+)
+def test_k_is_missing_in_a_sum_of_statistics(shape: dict[str, Any], named: bool) -> None:
+    main = term(24, 1 / 96, samples=4, divisors=[4.0])
+    known = {
+        "undivided": True,
+        "coefficient": 0.1,
+        "element_weight": 0.1,
+        "size": shape["elements"],
+    }
+    statistic = term(shape["elements"], 0.1, "sum", **(known | shape))
+    statistic = dataclasses.replace(statistic, kind="SumBackward0")
+    diagnoses = diagnose(facts(record([[main, statistic]] * 4)), [])
+    assert (diagnoses[1].pattern == "term_missing") == named
+
+
 # ---------------------------------------------------------------------- constants, and K
 
 

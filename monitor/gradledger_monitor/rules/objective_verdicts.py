@@ -39,7 +39,7 @@ _WRONG: dict[Pattern | None, str] = {
     "smoothing": "the smoothing counts positions that the cross entropy ignores",
     "term_world": "added once by every rank",
     "double": "divided by K = {k} once too often",
-    "term_double": "divided by K = {k} twice, or once by a count of the loss",
+    "term_double": "divided by K = {k}, and by K or a count of the loss besides",
     "partial": "divided by {divisor}, and not by this window's number of micro-batches, {k}",
     "world": "off by the number of ranks",
     "world_or_weight": "multiplied by the number of ranks, or weighted by it",

@@ -275,9 +275,10 @@ def _is_divided_beside(facts: StepFacts, objective: Objective) -> bool:
 def is_divided_twice(facts: StepFacts, objective: Objective) -> bool:
     """Whether K divides a further objective twice, and the main one once, or its count does alone.
 
-    One of the two may be a count of the loss, such as the number of layers; if a count of its
-    elements, or of losses of its kind, is K, it is, unless the loss is a mean, which divides by its
-    elements itself. A division by 2 is an average of two more often.
+    Or K divides it once, besides the count that alone divides the main one. One of the divisors may
+    be a count of the loss, such as the number of layers; if a count of its elements, or of losses
+    of its kind, is K, it is, unless the loss is a mean, which divides by its elements itself. A
+    division by 2 is an average of two more often.
     """
     k, main = facts.micro_batches_of(objective), facts.objectives[0]
     if k < FEWEST_DIVIDED or k == facts.run.world_size:
@@ -287,12 +288,19 @@ def is_divided_twice(facts: StepFacts, objective: Objective) -> bool:
         return all(_divisors(term).count(k) == times for term in of.terms)
 
     losses = sum(other.kind == objective.kind for other in facts.objectives)
+    by_window = is_divided_by_its_window(main)
+    twice = divides(objective, 2) and (divides(main, 1) or by_window)
     return (
-        divides(objective, 2)
-        and (divides(main, 1) or is_divided_by_its_window(main))
+        (twice or (by_window and is_divided_by_count_and_k(objective, main, k)))
         and losses != k
         and not any(_may_be_count(term, k) for term in objective.terms)
     )
+
+
+def is_divided_by_count_and_k(objective: Objective, main: Objective, k: int) -> bool:
+    """Whether the number of tokens of the main objective divides it, and K does besides."""
+    both = sorted([main.ledger.tokens, float(k)])
+    return all(sorted(_divisors(term)) == both for term in objective.terms)
 
 
 def is_divided_by_its_window(objective: Objective) -> bool:
@@ -392,10 +400,16 @@ def _weights_of_statistics(facts: StepFacts, objective: Objective) -> Iterator[l
     if reductions(objective) != {"sum"} or objective.is_penalty:
         return
     terms = [(t.loss_term, main.get((t.rank, t.micro_batch))) for t in objective.terms]
-    # as many elements as rows, or several times as many, may be those of the rows
-    apart = any((own.elements or 0) % (own.averaged or 1) for own, _ in terms)
-    if apart and all(_averages(own, of_main) for own, of_main in terms):
+    if any(not _may_be_of_rows(own) for own, _ in terms) and all(
+        _averages(own, of_main) for own, of_main in terms
+    ):
         yield [term.weight for term in objective.terms]
+
+
+def _may_be_of_rows(term: Term) -> bool:
+    """Whether as many elements as rows, or several for each, may be those of the rows."""
+    elements, rows = term.elements or 0, term.averaged or 1
+    return elements == rows if term.positions == 1 else elements % rows == 0
 
 
 def _averages(term: Term, main: Term | None) -> bool:

@@ -8,7 +8,10 @@ from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.losses.repeated import passes_of_one_loss
 from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.rules.balance.after_backward import divides_after_backward
-from gradledger_monitor.rules.balance.further import is_divided_by_its_window
+from gradledger_monitor.rules.balance.further import (
+    is_divided_by_count_and_k,
+    is_divided_by_its_window,
+)
 from gradledger_monitor.rules.gradient_scale_effects import constant_factor_effect
 from gradledger_monitor.rules.number_text import significant
 from gradledger_monitor.rules.objective_names import objective_name
@@ -41,6 +44,7 @@ FIX_OF_PASSES = """\
 FIX_OF_GRADIENTS = """\
 # The loss is divided already: do not divide the gradients by K after backward."""
 FIX_OF_ONE = "# divide this loss term by K once"
+FIX_OF_COUNT = "# divide this loss term by the count of the window alone, not by K besides"
 
 
 class DoubleDivision(Rule):
@@ -51,8 +55,8 @@ class DoubleDivision(Rule):
     The balance of the window is 1/K instead of 1; in a short window of k micro-batches, k/K
     squared. Or it is 1/K times the constant that the loss is multiplied by; if that is not known,
     windows of different K show it. Of several losses, K divides a further one twice, and the main
-    one once, or the tokens of the window divide this alone: that is information, because one of the
-    divisors may be a count of the further loss.
+    one once, or the tokens of the window divide this alone; or K divides a further one besides
+    these tokens. That is information, because one of the divisors may be a count of that loss.
 
     **Why it matters**
 
@@ -133,6 +137,18 @@ def _of_either(window: Window, k: int, ratio: float) -> Outcome:
 def _of_one(window: Window, objective: Objective) -> Outcome:
     k, objectives = window.facts.micro_batches_of(objective), window.facts.objectives
     name, main = objective_name(objective, objectives), objective_name(objectives[0], objectives)
+    if is_divided_by_count_and_k(objective, objectives[0], k):
+        return finding(
+            "info",
+            f"The {name} is divided by a count of the window and by {k}, which is K",
+            f"The {main} is divided by its count in the window alone, and the {name} by this "
+            f"count and by {k}. If {k} is a number of layers, heads or outputs, or a weight of "
+            f"1/{k} is intended, nothing is wrong. If it is K, the weight of the {name} is 1/{k} "
+            "of its coefficient.",
+            FIX_OF_COUNT,
+            objective=name,
+            micro_batches=k,
+        )
     of_main = f"{k} once, and the {name} twice"
     if is_divided_by_its_window(objectives[0]):
         of_main = f"its count in the window alone, and the {name} by {k} twice"
