@@ -60,7 +60,7 @@ def may_be_of_episodes(facts: StepFacts, objective: Objective, past: Sequence[Cl
 
 
 def may_be_of_tasks(objective: Objective) -> bool:
-    """Whether micro-batches may be tasks of few examples, each with classes of its own.
+    """Whether micro-batches may be tasks of few examples, each with other classes.
 
     They have different numbers of classes, and the same number of samples for each class. Targets
     of sequences are none: their classes may be the positions of a sentence, as in a parser.
