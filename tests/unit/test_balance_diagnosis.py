@@ -2445,6 +2445,25 @@ def test_k_divides_a_further_sum_besides_the_count_of_the_window(
     assert ("reduction.double_division" in rules) == named
 
 
+@pytest.mark.parametrize("divisors", [[6.0], [4.0, 6.0]])
+def test_k_is_missing_in_the_heaviest_loss_whose_constant_is_a_ramp(divisors: list[float]) -> None:
+    """The divergence of a VAE over 4 latent numbers, times 0.1, 0.2 and so on."""
+
+    def divergence(constant: float) -> records.Term:
+        element = constant / math.prod(divisors)
+        constants = {"coefficient": -constant / 2, "outer_coefficient": constant}
+        known = {"rows": 6, "positions": 6, "elements": 6, "element_weight": element}
+        return dataclasses.replace(
+            term(24, -element / 2, "none", divisors=divisors, **constants, **known),
+            kind="SumBackward0",
+        )
+
+    main = dataclasses.replace(term(6, 1 / 24, divisors=[4.0]), kind="MseLossBackward0")
+    steps = [facts(record([[main, divergence(n / 10)]] * 4, n)) for n in range(1, 7)]
+    rules = [f.rule for f in judged(steps).findings]
+    assert ("reduction.missing_division" in rules) == (divisors == [6.0])
+
+
 @pytest.mark.parametrize(
     ("shape", "named"),
     [

@@ -40,7 +40,11 @@ from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.balance.after_backward import applied_again
 from gradledger_monitor.rules.balance.beside import smooths_ignored
 from gradledger_monitor.rules.balance.counts import is_multiplied_by_own_samples
-from gradledger_monitor.rules.balance.divisors import is_one_whole_mean
+from gradledger_monitor.rules.balance.divisors import (
+    MEAN_OF_SUMS,
+    is_mean_of_sums_alone,
+    is_one_whole_mean,
+)
 from gradledger_monitor.rules.balance.episodes import may_be_of_episodes, weighs_elements
 from gradledger_monitor.rules.balance.evidence import (
     Near,
@@ -234,7 +238,7 @@ def diagnose(facts: StepFacts, past: Sequence[Closed]) -> list[Diagnosis]:
     if first.pattern in FAIR and _is_left_to_inputs(facts, main):
         return [Diagnosis("unmeasured", FOR_INPUTS)]
     right = [o for o in further if is_right(facts, o)]
-    if first.pattern in ("constant", "pending", "sum", "unmeasured"):
+    if first.pattern in ("constant", "pending", "sum", "unmeasured", "other_divisor"):
         first = _beside_a_divided_one(facts, main, right) or first
     others = [(o, _of_further(facts, o, first, past)) for o in further]
     of_any_weight = first.pattern == "constant" and not first.evidence
@@ -285,6 +289,9 @@ def _beside_a_divided_one(
     if not any(lacks_the_division_of(facts, main, o) for o in right):
         return None
     k, constant = facts.micro_batches_of(main), abs(main.coefficient or 1.0)
+    if is_mean_of_sums_alone(facts, main):
+        weight = main.ledger.balance / (facts.run.declared_scale or 1.0) / k
+        return Diagnosis("missing", "", main, k, weight, MEAN_OF_SUMS)
     return Diagnosis(
         "missing", "", main, k, constant, multiplied_by(constant) if constant != 1 else ""
     )

@@ -361,6 +361,26 @@ def weighs_its_constant(facts: StepFacts, objective: Objective) -> bool:
     return all(Near(total, facts.tolerance)(whole) for total in totals)
 
 
+def is_mean_of_sums_alone(facts: StepFacts, objective: Objective) -> bool:
+    """Whether each micro-batch weighs its outermost constant, as a mean over rows of sums does.
+
+    As the divergence of a VAE, whose constant may change from window to window. Nothing but the
+    count of the rows divides it.
+    """
+    k, terms = facts.micro_batches_of(objective), objective.terms
+    factor = (facts.run.declared_scale or 1.0) * (
+        facts.all_reduce_factor or 1 / facts.ranks_divisor
+    )
+    whole = abs(outer_constant(objective) or 1.0) * factor
+    single = not objective.is_penalty and has_one_term_in_each(objective, k)
+    return single and all(
+        0 < (t.loss_term.elements or 0) < t.tokens
+        and _is_divided_by_its_count_alone(t, k)
+        and Near(weight_of_elements(t), facts.tolerance)(whole)
+        for t in terms
+    )
+
+
 def _is_divided_by_its_count_alone(term: WeightedTerm, k: int) -> bool:
     loss = term.loss_term
     divisors = [number(divisor) or 0.0 for divisor in loss.divisors]

@@ -18,6 +18,7 @@ from gradledger_monitor.model.tolerances import WEIGHT
 from gradledger_monitor.rules.balance.divisors import (
     are_shares,
     divisors_of_micro_batches,
+    is_mean_of_sums_alone,
     is_mean_over_all_alone,
     outer_constant,
     weighs_its_constant,
@@ -198,7 +199,8 @@ def lacks_the_division_of(facts: StepFacts, objective: Objective, right: Objecti
     such as the square of a temperature; or the two are shares of one loss.
     """
     k, outer = facts.micro_batches_of(objective), abs(outer_constant(objective) or 1.0)
-    if k == 1 or not weighs_its_constant(facts, objective):
+    whole = weighs_its_constant(facts, objective) or is_mean_of_sums_alone(facts, objective)
+    if k == 1 or not whole:
         return False
     if not all(k in _divisors(term) for term in right.terms):
         return False
