@@ -77,6 +77,9 @@ class RunInfo:
     earlier_stages: tuple[tuple[int, Replica | None], ...] = ()
     # by what these multiply the sums of their gradients over copies of a stage, where it is known
     factors_of_earlier: dict[int, float] = field(default_factory=dict)
+    positions_of_earlier: dict[int, int] = field(
+        default_factory=dict
+    )  # of these, in their pipelines
     apart: tuple[topology.Apart, ...] = ()  # other ranks, which train on other data
     parts: RecordsByRank = field(default_factory=dict)  # of ranks with parts of one model, by hand
     left: int = 0  # other ranks, which have left a ``Join`` that divides by the remaining ones

@@ -77,6 +77,7 @@ def beside(records: RecordsByRank, group: Sequence[int], world_size: int) -> dic
     return {
         "earlier_stages": topology.earlier_stages(records, group),
         "factors_of_earlier": _factors_of_earlier(records, group),
+        "positions_of_earlier": topology.positions_of_earlier(records, group),
         "apart": topology.apart(records, group),
         "parts": holders_of_parts(records, group),
         "left": topology.count_left(records, world_size),

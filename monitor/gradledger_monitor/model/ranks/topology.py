@@ -188,6 +188,12 @@ def earlier_stages(
     return tuple((rank, record.replica) for rank, record in others if _has_no_loss(record))
 
 
+def positions_of_earlier(records: RecordsByRank, group: Sequence[int]) -> dict[int, int]:
+    """By rank of an earlier stage, its position in its pipeline, where the stage is known."""
+    earlier = [rank for rank, _ in earlier_stages(records, group)]
+    return {r: p.index(r) for r in earlier if r in (p := records[r].pipeline)}
+
+
 class Apart(NamedTuple):
     """A rank outside the group: nothing shows that the two train one model."""
 

@@ -36,7 +36,7 @@ from gradledger_monitor.rules.ddp.model_averages import (
     ModelAverages,
 )
 from gradledger_monitor.rules.ddp.replicas import SAME, Replicas, differ_by
-from gradledger_monitor.rules.ddp.tied_stages import TiedStages
+from gradledger_monitor.rules.ddp.tied_stages import TiedStages, last_stage_alone
 from gradledger_monitor.rules.ddp.trained_apart import (
     ALONE,
     ALONE_AND_COMMUNICATES,
@@ -89,8 +89,9 @@ class ReplicaDrift(Rule):
 
     With a pipeline: a matrix of an earlier stage that equals one of the last stage at the first
     step, such as an embedding and its head, becomes different. Or, with several pipelines, equal
-    copies of an earlier stage do, while those of the last stage are combined. The first is a
-    warning and the second information: different stages may start from equal values.
+    copies of an earlier stage do, while those of the last stage are combined, or the other way
+    round. These are warnings; information, where the copies of an earlier stage may be different
+    stages that start from equal values: ``torch.distributed.pipelining`` states their positions.
 
     **Why it matters**
 
@@ -411,6 +412,9 @@ class ReplicaDrift(Rule):
             return self._of_copies()
         if facts.factor_unmeasured == NORMALISED:
             return Doubt("not_measured", OF_ALL_TOKENS)
+        of_last = last_stage_alone(facts, replicas)
+        if of_last is not None:
+            return of_last
         communicates = any(record.collectives_after for record in records)
         return Doubt("not_measured", ALONE_AND_COMMUNICATES if communicates else ALONE)
 

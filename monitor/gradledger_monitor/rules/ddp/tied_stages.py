@@ -13,7 +13,8 @@ from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.ranks.rows import are_equal
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.ddp.common import names
-from gradledger_monitor.rules.ddp.replicas import SAME, differ_by
+from gradledger_monitor.rules.ddp.drift_texts import drift
+from gradledger_monitor.rules.ddp.replicas import SAME, Replicas, differ_by
 from gradledger_monitor.rules.rule import finding
 from gradledger_monitor.rules.state import declare
 
@@ -25,7 +26,7 @@ dist.all_reduce(shared.weight.grad, group=tied)    # the sum: each stage has a p
 FIX_COPIES = """\
 # after the last backward, on the ranks that hold copies of the stage:
 for parameter in stage.parameters():
-    dist.all_reduce(parameter.grad, group=copies)    # and divide it as those of the last stage"""
+    dist.all_reduce(parameter.grad, group=copies)    # and divide it as those of the others"""
 
 OTHER_FACTORS = (
     "{} hold no loss, and multiply the sum of their gradients by {:.4g}; the ranks with the last "
@@ -82,7 +83,7 @@ class TiedStages:
                 return self._apart(rank, index, facts.lowest_rank, other)
         differ = (ranks for ranks in self.copies if _differ([others.get(r) for r in ranks]))
         ranks = next(differ, None) if facts.averaged else None
-        return None if ranks is None else _copies_apart(ranks, list(facts.records))
+        return None if ranks is None else _copies_apart(ranks, facts)
 
     def _apart(self, rank: int, index: int, last: int, other: int) -> Outcome:
         shape = " x ".join(map(str, self.shape))
@@ -135,16 +136,49 @@ def _differ(replicas: list[Replica | None]) -> bool:
     return any(len(each) == len(measured) and differ_by(each, SAME) for each in values)
 
 
-def _copies_apart(ranks: list[int], last: list[int]) -> Outcome:
+def _copies_apart(ranks: list[int], facts: StepFacts) -> Outcome:
+    """They hold one stage if they have the same position, each in its own pipeline."""
+    positions = {facts.run.positions_of_earlier.get(rank) for rank in ranks}
+    one_stage = len(positions) == 1 and None not in positions
+    last = names(list(facts.records)).lower()
+    differ = f"They differ now, while {last}, with the last stage, combine their gradients. "
+    if one_stage:
+        return finding(
+            "warning",
+            "Copies of an earlier pipeline stage become different",
+            f"{names(ranks)} have the same position in their pipelines, and had equal parameters at "
+            f"the first step. {differ}Nothing keeps the copies of the earlier stage equal, so the "
+            "pipelines train different models. If each pipeline is meant to train its own, this "
+            "is intended.",
+            FIX_COPIES,
+            ranks=ranks[:64],
+        )
     return finding(
         "info",
         "Equal weights of ranks without a loss become different",
-        f"{names(ranks)} hold no loss, and had equal parameters at the first step. They differ "
-        f"now, while {names(last).lower()}, with the last stage, combine their gradients. If they "
+        f"{names(ranks)} hold no loss, and had equal parameters at the first step. {differ}If they "
         "hold copies of one stage, the pipelines train different models. If they hold different "
         "parts of the model, which only start from equal values, this is intended.",
         FIX_COPIES,
         ranks=ranks[:64],
+    )
+
+
+def last_stage_alone(facts: StepFacts, replicas: Replicas) -> Outcome | None:
+    """Ranks of an earlier stage combine their gradients, and those of the last stage do not."""
+    earlier = sorted(facts.run.factors_of_earlier)
+    if not earlier or not replicas.drifted or facts.missing_ranks:
+        return None
+    return finding(
+        "warning",
+        "Copies of the last pipeline stage become different",
+        f"{names(list(facts.records))} hold the last stage, and each steps on the gradients that "
+        f"it computed. {drift(replicas.drifted, replicas.total)}. {names(earlier)}, with an "
+        "earlier stage, combine their gradients. If each pipeline is meant to train its own last "
+        "stage, this is intended.",
+        FIX_COPIES,
+        ranks=list(facts.records)[:64],
+        parameters=replicas.listed(replicas.drifted)[:16],
     )
 
 
