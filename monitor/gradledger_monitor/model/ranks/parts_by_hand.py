@@ -10,6 +10,7 @@ sum is right if its forward is a mean over the ranks, or if what follows makes u
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -106,6 +107,23 @@ def scales_of_parts(record: StepRecord) -> list[float]:
     scales = [float(scale) for factor, scale in pairs if number(factor) == 0]
     measured = [scale for scale in scales if math.isfinite(scale)]
     return [scale for scale in measured if not are_equal([scale, 1.0], tolerances.SAMPLE_HALF)]
+
+
+def added_up_twice(record: StepRecord) -> int | None:
+    """The number of ranks, where an autograd function adds up the parts of a gradient over them,
+    and then the sum once more: that multiplies it by the number, and nothing in it divides."""
+    pairs = [
+        (s, scale)
+        for m in record.micro_batches
+        for s, scale in zip(m.sums, m.sum_scales, strict=False)
+    ]
+    for (first, passed_on), (again, after) in itertools.pairwise(pairs):
+        factor = number(again) or 0.0
+        whole = round(factor) if math.isfinite(factor) else 0
+        multiplied = [float(passed_on) / max(whole, 1), factor / max(whole, 1), float(after), 1.0]
+        if number(first) == 0 and whole > 1 and are_equal(multiplied, tolerances.SAMPLE_HALF):
+            return whole
+    return None
 
 
 def added_up_again(records: RecordsByRank) -> ManualAllReduce | None:

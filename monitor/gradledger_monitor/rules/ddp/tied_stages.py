@@ -146,7 +146,7 @@ def _copies_apart(ranks: list[int], facts: StepFacts) -> Outcome:
         return finding(
             "warning",
             "Copies of an earlier pipeline stage become different",
-            f"{names(ranks)} have the same position in their pipelines, and had equal parameters at "
+            f"{names(ranks)} have the same position in their pipelines, and equal parameters at "
             f"the first step. {differ}Nothing keeps the copies of the earlier stage equal, so the "
             "pipelines train different models. If each pipeline is meant to train its own, this "
             "is intended.",

@@ -8,6 +8,7 @@ from gradledger_monitor.model.ranks.parts_by_hand import ADDED_UP_AGAIN, scales_
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.tolerances import WEIGHT_HALF
 from gradledger_monitor.rules.balance.evidence import Near
+from gradledger_monitor.rules.ddp.drift_texts import FIX_OF_PARTS
 from gradledger_monitor.rules.number_text import significant
 from gradledger_monitor.rules.rule import finding, not_measured
 
@@ -57,6 +58,20 @@ def scale_of_parts(facts: StepFacts) -> float | None:
     counts = map(Near, (1 / ranks, float(ranks), 1 / ranks**2), [WEIGHT_HALF] * 3) if ranks else ()
     of_ranks = list(counts)
     return next((s for s in scales_of_parts(facts.record) if any(n(s) for n in of_ranks)), None)
+
+
+def of_function(times: int) -> Outcome:
+    """An autograd function adds up a sum of parts once more."""
+    return finding(
+        "warning",
+        f"An autograd function adds up a gradient twice: {times} times too large",
+        "In backward, an autograd function all-reduces a gradient that is another one on each "
+        "rank, and then all-reduces the sum, which is the same on all of them: that multiplies it "
+        f"by {times}. So each such function multiplies the gradients of all that comes before it "
+        f"in the forward by {times}. If the forward divides by {times} there, this is intended.",
+        FIX_OF_PARTS,
+        ranks=times,
+    )
 
 
 def of_unequal(all_reduce: ManualAllReduce, ranks: int) -> Outcome:

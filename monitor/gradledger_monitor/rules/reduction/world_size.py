@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from gradledger_monitor.model.findings import Outcome, Withdrawal
 from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.model.ranks.manual_all_reduce import ManualAllReduce
+from gradledger_monitor.model.ranks.parts_by_hand import added_up_twice
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.tolerances import WEIGHT_HALF
 from gradledger_monitor.rules.balance.after_backward import multiplied_later
@@ -39,6 +40,7 @@ from gradledger_monitor.rules.reduction.fixes import (
 from gradledger_monitor.rules.reduction.parts_of_a_model import (
     SUM_MULTIPLIED,
     of_divisors,
+    of_function,
     of_unequal,
     scale_of_parts,
     wrapper_divisors,
@@ -109,7 +111,7 @@ def _no_mistake_of_ranks(window: Window) -> Outcome | None:
     facts = window.facts
     if facts.record.left_open is not None:
         return None if _models_become_equal(facts) else AT_THE_END
-    if scale_of_parts(facts) is not None:
+    if scale_of_parts(facts) is not None or added_up_twice(facts.record) is not None:
         return None
     if facts.run.world_size == 1:
         return not_applicable("one rank")
@@ -153,8 +155,8 @@ class WorldSize(Rule):
     wrapper combines: if those of some parameters are R times as large, it combines them twice, and
     experts need the divisor of the rest although fewer ranks hold them. Where ranks hold one model
     in parts, as in tensor parallelism, gradients that are equal on all of them must not be added
-    up. Where ranks without a wrapper combine no gradients and the balance is 1/R, the all-reduce
-    may be missing.
+    up; nor may an autograd function add up again what it has added up over the ranks. Where ranks
+    without a wrapper combine no gradients and the balance is 1/R, the all-reduce may be missing.
     With as many micro-batches as ranks, the factor may be one of K; the finding states both.
     A group of g ranks, such as a node or a dimension of a mesh, gives R/g and g/R: the loss is
     divided by what the group counts, or multiplied by its size.
@@ -198,6 +200,9 @@ class WorldSize(Rule):
         self._equalised |= _models_become_equal(window.facts)
         if window.facts.record.left_open is not None:
             return Withdrawal("not_measured", MAY_ADD_CHANGES_UP) if self._alone else AT_THE_END
+        times = added_up_twice(window.facts.record)
+        if times is not None:
+            return of_function(times)
         scale = scale_of_parts(window.facts)
         if scale is not None:
             return not_measured(SUM_MULTIPLIED.format(significant(scale)))
