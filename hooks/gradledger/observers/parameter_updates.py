@@ -20,6 +20,7 @@ from gradledger.capture.open_records import OpenStep
 from gradledger.capture.replica_sample import OpenModels, OpenReplica
 from gradledger.identity import rank_and_world
 from gradledger.observers.base import Observer
+from gradledger.observers.ranks import fsdp2
 from gradledger.observers.ranks.process_groups import sequence_number
 
 if TYPE_CHECKING:
@@ -59,7 +60,8 @@ class ParameterUpdates(Observer):
             step.parameters_before = copy_coordinates(window.probed_parameters)
         if "sync" not in step.fields and not (self._launched and "sync" not in step.missing):
             return
-        if step.fields.get("wrapper") in (None, "ddp") or step.fields.get("outside"):
+        held_whole = step.fields.get("outside") or step.fields.get("tensor_group")
+        if step.fields.get("wrapper") in (None, "ddp") or held_whole:
             self._sample_replica(step, window)
 
     def step_ends(self, step: OpenStep, window: OptimizerWindow) -> None:
@@ -87,10 +89,13 @@ def _sample(
     names: dict[int, str] | None = None,
 ) -> None:
     parameters = window.parameters()
+    peers = step.fields.get("tensor_group", ())
     if step.fields.get("outside"):  # each rank holds the whole of what FSDP2 leaves out
         indices = [index for index in indices if not is_dtensor(parameters[index])]
+    elif peers:
+        indices = [i for i in indices if fsdp2.is_copied(parameters[i], peers)]
     chosen = [parameters[index] for index in indices]
-    if chosen and not any(map(is_dtensor, chosen)):  # a shard, not a replica
+    if chosen and (peers or not any(map(is_dtensor, chosen))):  # a shard, not a replica
         sample, counts = copy_each(chosen, COORDINATES)
         if sample is not None:
             shapes = [list(parameter.shape) for parameter in chosen]

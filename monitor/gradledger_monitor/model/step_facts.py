@@ -82,6 +82,7 @@ class RunInfo:
     )  # of these, in their pipelines
     apart: tuple[topology.Apart, ...] = ()  # other ranks, which train on other data
     parts: RecordsByRank = field(default_factory=dict)  # of ranks with parts of one model, by hand
+    tensor_peers: RecordsByRank = field(default_factory=dict)  # hold parts of DTensors of one model
     left: int = 0  # other ranks, which have left a ``Join`` that divides by the remaining ones
 
     def optimizer_name(self, optimizer: int) -> str:

@@ -109,6 +109,7 @@ PLAIN = {
     "ranks/mean_of_means": (_UNEQUAL, f"{_MEANS}[ranks]"),
     "ranks/model_of_one_rank": ("ddp.never_synced", "ddp.model_copies.FIX"),
     "ranks/models_added_up": ("ddp.wrong_model_average", "ddp.wrong_model_average.FIX"),
+    "ranks/norm_missing_in_the_plan": (_DRIFT, "ddp.drift_texts.FIX_PLAN"),
     "ranks/not_divided": (_MISSING, f"{_NOT_DIVIDED}[ranks]"),
     "ranks/other_divide_factor": (_WORLD, "reduction.world_size.FIX_BY_DIVISOR"),
     "ranks/outer_step_adds_up": ("ddp.wrong_model_average", "ddp.wrong_model_average.FIX_OUTER"),

@@ -9,7 +9,7 @@ averages unless the script sets a factor (``set_gradient_divide_factor``; torcht
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary, WeakSet
@@ -129,13 +129,24 @@ def data_ranks(parameters: list[Any], by_fsdp2: bool) -> tuple[int, ...]:
 
 
 def tensor_ranks(parameters: list[Any], by_fsdp2: bool) -> tuple[int, ...]:
-    """The ranks that hold the other parts of a parameter, by tensor parallelism; empty if none."""
+    """The ranks that hold the other parts of a parameter, by tensor parallelism; empty if none.
+
+    FSDP2 places parameters of modules that are not in the plan over the dimensions of data alone.
+    """
+    largest: tuple[int, ...] = ()
     for parameter in filter(is_dtensor, parameters):
         dimensions, coordinate = _data_dimensions(parameter, by_fsdp2)
         if coordinate:
             ranks = parameter.device_mesh.mesh[tuple(coordinate[:dimensions])]
-            return tuple(ranks.flatten().tolist())
-    return ()
+            largest = max(largest, tuple(ranks.flatten().tolist()), key=len)
+    return largest
+
+
+def is_copied(parameter: Any, tensor_group: Sequence[int]) -> bool:
+    """Whether each rank of tensor parallelism holds the same of it: it is not placed over them."""
+    if not is_dtensor(parameter):
+        return True
+    return len(set(parameter.device_mesh.mesh.flatten().tolist()) & set(tensor_group)) == 1
 
 
 def _data_dimensions(parameter: Any, by_fsdp2: bool) -> tuple[int, list[int]]:

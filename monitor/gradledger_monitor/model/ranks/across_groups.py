@@ -10,6 +10,7 @@ of groups) averages them.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -26,6 +27,7 @@ from gradledger_monitor.model.ranks.manual_all_reduce import (
     ManualAllReduce,
     RecordsByRank,
     fit,
+    infer,
     tolerance_of,
     values_of,
 )
@@ -48,7 +50,7 @@ def with_groups(
     """
     if len(records) == 1:
         return records, None
-    records = as_members(dict(sorted(records.items())), world_size)
+    records = _as_peers(as_members(dict(sorted(records.items())), world_size), world_size)
     groups = {tuple(sorted(record.data_group)) for record in records.values()}
     if len(records) < world_size or not all(map(_may_combine, records.values())):
         return records, None
@@ -72,6 +74,40 @@ def with_groups(
     return {r: _of_all(each, len(groups)) for r, each in records.items()}, all_reduce
 
 
+def _as_peers(records: RecordsByRank, world_size: int) -> RecordsByRank:
+    """The records of ranks of tensor parallelism by DTensors, with the ranks that hold the same
+    parts in other groups as members, if the loop is seen to combine their gradients.
+
+    Without the collectives inside backward, which are those of activations.
+    """
+    if len(records) < world_size or not all(map(_may_have_peers, records.values())):
+        return records
+    groups = sorted({tuple(record.tensor_group) for record in records.values()})
+    alike = len(set(map(len, groups))) == 1
+    if len(groups) < 2 or not alike or sorted(itertools.chain(*groups)) != list(records):
+        return records
+    across = list(map(list, zip(*groups, strict=True)))
+    peers = {rank: ranks for ranks in across for rank in ranks}
+    changed = {
+        rank: replace(
+            record,
+            data_group=peers[rank],
+            sync="unknown",
+            sharded=False,
+            micro_batches=[replace(each, collectives=0) for each in record.micro_batches],
+        )
+        for rank, record in records.items()
+    }
+    inferred = [infer({rank: changed[rank] for rank in ranks}) for ranks in across]
+    return changed if all(each is not None and each.is_combined for each in inferred) else records
+
+
+def _may_have_peers(record: StepRecord) -> bool:
+    """Whether it holds parts by DTensors without a wrapper, and may combine after backward."""
+    parts = record.sharded and len(record.tensor_group) > 1 and not record.wrapper
+    return bool(parts and record.collectives_after and not (record.pipeline or record.skipped))
+
+
 def beside(records: RecordsByRank, group: Sequence[int], world_size: int) -> dict[str, Any]:
     """What is known of ranks outside the group that is judged, as fields of its run."""
     return {
@@ -80,6 +116,7 @@ def beside(records: RecordsByRank, group: Sequence[int], world_size: int) -> dic
         "positions_of_earlier": topology.positions_of_earlier(records, group),
         "apart": topology.apart(records, group),
         "parts": holders_of_parts(records, group),
+        "tensor_peers": topology.tensor_peers(records, group),
         "left": topology.count_left(records, world_size),
     }
 

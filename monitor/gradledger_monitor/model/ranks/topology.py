@@ -188,6 +188,18 @@ def earlier_stages(
     return tuple((rank, record.replica) for rank, record in others if _has_no_loss(record))
 
 
+def tensor_peers(records: RecordsByRank, group: Sequence[int]) -> RecordsByRank:
+    """Ranks of tensor parallelism by DTensors, with the first of the group that is shown.
+
+    Their ``replica`` has the parameters that are not placed over them. Of parts by hand, each
+    rank samples all it holds.
+    """
+    shown = records.get(group[0])
+    if shown is None or len(shown.tensor_group) < 2 or any(m.sums for m in shown.micro_batches):
+        return {}
+    return {rank: records[rank] for rank in shown.tensor_group if rank in records}
+
+
 def positions_of_earlier(records: RecordsByRank, group: Sequence[int]) -> dict[int, int]:
     """By rank of an earlier stage, its position in its pipeline, where the stage is known."""
     earlier = [rank for rank, _ in earlier_stages(records, group)]

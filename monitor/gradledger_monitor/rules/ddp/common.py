@@ -35,9 +35,10 @@ def _without_models(window: Window) -> Outcome | None:
 
 
 def _without_stages(window: Window) -> Outcome | None:
-    """The same, unless other ranks hold earlier stages of a pipeline, or parts of one model."""
+    """The same, unless other ranks hold earlier stages of a pipeline, or parts of a model."""
     run = window.facts.run
-    parts = window.facts.record.left_open is None and (run.earlier_stages or run.parts)
+    several = run.earlier_stages or run.parts or run.tensor_peers
+    parts = window.facts.record.left_open is None and several
     return None if parts else _without_models(window)
 
 

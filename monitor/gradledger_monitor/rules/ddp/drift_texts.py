@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Sized
+from collections.abc import Mapping, Sequence, Sized
 
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.step_facts import StepFacts
@@ -91,6 +91,10 @@ class Enter(torch.autograd.Function):   # where a tensor enters a layer that the
         gradient = gradient.clone()
         dist.all_reduce(gradient)       # over the ranks that hold the parts
         return gradient"""
+
+FIX_PLAN = """\
+# in the plan of parallelize_module: each module that gets a part of the sequence
+plan["norm"] = SequenceParallel(use_local_output=True)"""
 
 FIX_CLIP_OF_PARTS = """\
 # Clip by the norm of the whole model, one number on all ranks: all-reduce the sum of squares of
@@ -268,6 +272,44 @@ def of_parts(replicas: Replicas, matrices: Sequence[int], ranks: int, clipped: b
         ranks=ranks,
         parameters=replicas.listed(apart)[:16],
         parameters_total=replicas.total,
+    )
+
+
+def of_unwaited(replicas: Replicas, shares: Sequence[float]) -> Outcome:
+    """``shares``: of the gradients of each rank."""
+    least, most = min(shares), max(shares)
+    numbers = percent(most) if least == most else f"{percent(least)} to {percent(most)}"
+    return finding(
+        "error",
+        "The step does not wait for the all-reduce",
+        f"The loop starts the all-reduce of {numbers} of its gradients and does not wait for "
+        "it before the step, so each rank steps on what has arrived by then. "
+        f"{drift(replicas.drifted, replicas.total)}.",
+        FIX_WAIT,
+        unwaited=list(shares[:16]),
+        parameters=replicas.listed(replicas.drifted)[:16],
+        parameters_total=replicas.total,
+    )
+
+
+def of_peers(
+    parameters: Mapping[int, Sequence[int]], copies: Replicas, ranks: list[int]
+) -> Outcome:
+    """Of tensor parallelism by DTensors: what is not placed over the ranks."""
+    shapes = ", ".join(copies.listed(parameters)[:4]) + (", ..." if len(parameters) > 4 else "")
+    return finding(
+        "error",
+        f"The copies of {counted(len(parameters), 'parameter')} differ between tensor-parallel "
+        "ranks",
+        f"Ranks {', '.join(map(str, ranks[:8]))} hold one model in parts, and each has a copy of "
+        "the parameters that are no DTensors over these ranks. Copies that were equal at first "
+        f"differ now ({shapes}). A module that computes on a part of the sequence does this if "
+        "the plan lacks it: its gradient on each rank is that of the part, and nothing adds these "
+        "up. So do other dropout masks on each rank, and clipping by the norm of what it holds.",
+        FIX_PLAN,
+        ranks=ranks[:64],
+        parameters=copies.listed(parameters)[:16],
+        parameters_total=copies.total,
     )
 
 

@@ -46,9 +46,10 @@ from gradledger_monitor.rules.ddp.trained_apart import (
     OF_PARTS,
     SHARED_OUT,
     PartsApart,
+    PeersApart,
 )
 from gradledger_monitor.rules.definition import DEFAULTS, Parameter
-from gradledger_monitor.rules.number_text import counted, percent
+from gradledger_monitor.rules.number_text import counted
 from gradledger_monitor.rules.rule import (
     OK,
     Rule,
@@ -82,7 +83,8 @@ class ReplicaDrift(Rule):
     hold become different, which the loop combines over other groups, or which are experts: the
     ranks communicate inside backward, too. Or the ranks hold one model in parts, which have
     gradients, and equal losses of the same data at first, but different ones once their copies of
-    the other parts differ.
+    the other parts differ. Or, with DTensors, tensor-parallel ranks hold different copies of a
+    parameter that is not placed over them.
     Information: they step on sums that are equal up to rounding, and not bit by bit.
     A warning: as many numbers as there are gradients are all-reduced before each step, but each
     rank steps on the gradients that it computed.
@@ -137,6 +139,7 @@ class ReplicaDrift(Rule):
         _groups=GroupsApart,
         _tied=TiedStages,
         _parts=PartsApart,
+        _peers=PeersApart,
         _in_groups=int,
         _beside=int,
         _started_apart=bool,
@@ -153,7 +156,7 @@ class ReplicaDrift(Rule):
         self._replicas = Replicas()
         self._groups = GroupsApart()
         self._tied = TiedStages()
-        self._parts = PartsApart()
+        self._parts, self._peers = PartsApart(), PeersApart()
         self._in_groups = 0  # windows in a row
         self._beside = 0  # windows in a row whose backward DDP synchronised for other parameters
         self._started_apart = False  # combined gradients of parameters that differed at first
@@ -183,6 +186,9 @@ class ReplicaDrift(Rule):
         if facts.run.parts:  # they have other losses once their copies differ
             self._replicas.add(facts)
             self._parts.add(facts, self._replicas)
+        apart = self._peers.add(facts)
+        if apart:
+            return texts.of_peers(apart, self._peers.copies, list(facts.run.tensor_peers))
         if tied or facts.run.world_size == 1:
             return tied or not_applicable("no other rank trains the same part")
         wrapper = facts.record.wrapper
@@ -344,7 +350,7 @@ class ReplicaDrift(Rule):
         if self._count_beside_ddp(facts) >= self.windows:
             return texts.of_unwrapped(replicas, self._beside)
         if replicas.drifted and unwaited(facts) and not facts.missing_ranks:
-            return self._of_unwaited(facts)
+            return texts.of_unwaited(replicas, unwaited(facts))
         if combined is None:
             self._in_groups = 0
             return self._of_averages("ok", AVERAGED) if self._averages.equal else self._alone(facts)
@@ -426,22 +432,6 @@ class ReplicaDrift(Rule):
             if not (averages.shown or averages.mixed):
                 return not_measured(reason)
         return averages.outcome(status, reason, self._reported_apart, self._reported_other)
-
-    def _of_unwaited(self, facts: StepFacts) -> Outcome:
-        replicas, shares = self._replicas, unwaited(facts)
-        least, most = min(shares), max(shares)
-        numbers = percent(most) if least == most else f"{percent(least)} to {percent(most)}"
-        return finding(
-            "error",
-            "The step does not wait for the all-reduce",
-            f"The loop starts the all-reduce of {numbers} of its gradients and does not wait for "
-            "it before the step, so each rank steps on what has arrived by then. "
-            f"{texts.drift(replicas.drifted, replicas.total)}.",
-            texts.FIX_WAIT,
-            unwaited=shares[:16],
-            parameters=replicas.listed(replicas.drifted)[:16],
-            parameters_total=replicas.total,
-        )
 
     def _of_copies(self) -> Outcome:
         replicas = self._replicas

@@ -11,6 +11,7 @@ from gradledger_monitor.ingest.schema import Replica, StepRecord
 from gradledger_monitor.model import tolerances
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.ranks.held_in_parts import hold_different
+from gradledger_monitor.model.ranks.manual_all_reduce import RecordsByRank
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.ddp.common import finite_values
 from gradledger_monitor.rules.state import declare
@@ -63,9 +64,13 @@ class Replicas:
 
     def add(self, facts: StepFacts) -> None:
         """Compare the ranks in one step; those that hold one model in parts, if they do."""
-        records = facts.run.parts or facts.records
+        if facts.complete:
+            self.compare(facts.run.parts or facts.records)
+
+    def compare(self, records: RecordsByRank) -> None:
+        """Compare these ranks in one step."""
         measured = [r.replica for r in records.values() if r.replica is not None]
-        if not facts.complete or len(measured) < len(records):
+        if len(measured) < len(records):
             return
         self.parts |= hold_different(measured)
         if not _alike(measured):

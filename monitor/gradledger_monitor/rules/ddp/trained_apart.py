@@ -49,6 +49,30 @@ SHARED_OUT = (
 )
 
 
+class PeersApart:
+    """Tensor-parallel ranks whose copies of a parameter do not stay equal.
+
+    They were equal at first. Vectors may be parts that start from equal values, where a matrix is
+    another one on each rank.
+    """
+
+    state: ClassVar[Mapping[str, Any]] = declare(copies=Replicas)
+
+    def __init__(self) -> None:
+        self.copies = Replicas()
+
+    def add(self, facts: StepFacts) -> dict[int, list[int]]:
+        """Compare the ranks in one step; the parameters that differ now, with their shapes."""
+        copies, peers = self.copies, facts.run.tensor_peers
+        if len(peers) < 2:
+            return {}
+        copies.compare(peers)
+        if copies.equal_again or not copies.drifted or copies.apart_by_rounding:
+            return {}
+        in_parts = any(copies.differed_at_first[i] for i, s in copies.apart.items() if len(s) > 1)
+        return {i: s for i, s in copies.drifted.items() if len(s) > 1 or not in_parts}
+
+
 class PartsApart:
     """Ranks that hold one model in parts, by hand, whose copies of the rest do not stay equal.
 
