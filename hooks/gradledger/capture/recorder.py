@@ -47,7 +47,7 @@ from gradledger.capture.isolation import capturing, isolated, never_compile, ski
 from gradledger.capture.open_parts import GONE, OpenUpdate
 from gradledger.capture.open_records import OpenMicroBatch, OpenStep
 from gradledger.capture.optimizer_rounds import OptimizerRounds, SkippedRounds
-from gradledger.capture.step_hooks import Hooks, StepHooks
+from gradledger.capture.step_hooks import Hooks, StepHooks, outside_graphs
 from gradledger.capture.step_sampling import StepSampler
 from gradledger.capture.windows import OpenWindows, OptimizerWindow
 from gradledger.observers.accumulation import Accumulation
@@ -335,19 +335,12 @@ class Recorder:
         self._notify("optimizer_created")
 
     def _step_hook(self, body: Callable[..., None]) -> Callable[..., None]:
-        """A step hook of optimizers, outside compiled graphs.
-
-        A compiled step breaks its graph for the hook. That costs no graph: PyTorch itself breaks
-        it between the hooks and the update.
-        """
+        """A step hook of optimizers, outside compiled graphs."""
 
         def hook(optimizer: Any, args: Any, kwargs: Any) -> None:
             self._run_guarded(self._step_guard, body, optimizer, args, kwargs)
 
-        # The effect of torch.compiler.disable, without importing all of torch._dynamo.
-        hook._torchdynamo_disable = True  # type: ignore[attr-defined]
-        never_compile(hook)
-        return hook
+        return outside_graphs(hook)
 
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         window = self.windows.window_of(optimizer)

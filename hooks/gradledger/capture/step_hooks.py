@@ -17,7 +17,7 @@ import sys
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch.optim import Optimizer
@@ -28,10 +28,17 @@ from torch.optim.optimizer import (
 
 from gradledger import guard
 from gradledger.autostart.path.gradledger_autostart import ImportHook
-from gradledger.capture.isolation import capturing, isolated
+from gradledger.capture.isolation import capturing, isolated, never_compile
 from gradledger.observers.base import Patch
 
 FASTAI = "fastai.optimizer"  # read in fastai 2.8
+F = TypeVar("F", bound=Callable[..., Any])
+
+# the hooks before a step of any optimizer, ours included
+_hooks_of_all: Any = getattr(
+    sys.modules["torch.optim.optimizer"], "_global_optimizer_pre_hooks", ()
+)
+
 KERAS = "keras.src.optimizers.base_optimizer"  # read in Keras 3.15
 
 
@@ -50,6 +57,8 @@ class StepHooks:
         self._hooks = hooks
         self._guard = guard.fail_open("the hooks of another library's optimizer")
         self._handles: list[Any] = []
+        # by optimizer, a hook that is the last before its step, while it runs
+        self._last: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         self._import_hooks: list[ImportHook] = []
         self._patches: list[Patch] = []
         self._libraries = {FASTAI: self._patch_fastai, KERAS: self._patch_keras}
@@ -57,15 +66,40 @@ class StepHooks:
     def install(self) -> None:
         """Hook the optimizers of PyTorch, and others now or when their module is imported."""
         self._patches.append(Patch(Optimizer, "__init__", self._wrap_init))
-        self._handles.append(register_optimizer_step_pre_hook(self._hooks.before))
-        self._handles.append(register_optimizer_step_post_hook(self._hooks.after))
+        begin, end = (lambda *step: self._begin(*step)), (lambda *step: self._end(*step))
+        self._handles.append(register_optimizer_step_pre_hook(outside_graphs(begin)))
+        self._handles.append(register_optimizer_step_post_hook(outside_graphs(end)))
         for module, patch in self._libraries.items():
             import_hook = ImportHook(module, functools.partial(self._patch, module, patch))
             self._import_hooks.append(import_hook)
             import_hook.install()
 
+    @never_compile
+    def _begin(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        """A step begins once the hooks of the script have run, which may change the gradients."""
+        if _has_other_hooks(optimizer):
+            with isolated(), self._guard:
+                self._remove_last(optimizer)
+                self._last[optimizer] = optimizer.register_step_pre_hook(self._hooks.before)
+                return
+        self._hooks.before(optimizer, args, kwargs)
+
+    @never_compile
+    def _end(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if self._last:  # not in the hook itself: PyTorch iterates over the hooks then
+            with isolated(), self._guard:
+                self._remove_last(optimizer)
+        self._hooks.after(optimizer, args, kwargs)
+
+    def _remove_last(self, optimizer: Any) -> None:
+        handle = self._last.pop(optimizer, None)
+        if handle is not None:
+            handle.remove()
+
     def uninstall(self) -> None:
         """Restore everything, in reverse order."""
+        while self._last:
+            self._last.popitem()[1].remove()
         while self._import_hooks:
             self._import_hooks.pop().uninstall()
         while self._handles:
@@ -124,6 +158,24 @@ class StepHooks:
             ("build", calls.wrap_build),
         ):
             self._patches.append(Patch(base, name, wrap, calls.optimizers.clear))
+
+
+@never_compile
+def _has_other_hooks(optimizer: Any) -> bool:
+    """Whether PyTorch will call further hooks before the step."""
+    own = getattr(optimizer, "_optimizer_step_pre_hooks", None)
+    return bool(own) or len(_hooks_of_all) > 1
+
+
+def outside_graphs(hook: F) -> F:
+    """Mark a step hook: no compiled graph contains it.
+
+    A compiled step breaks its graph for the hook. That costs no graph: PyTorch itself breaks it
+    between the hooks and the update.
+    """
+    # The effect of torch.compiler.disable, without importing all of torch._dynamo.
+    hook._torchdynamo_disable = True  # type: ignore[attr-defined]
+    return never_compile(hook)
 
 
 class KerasOptimizer:

@@ -132,7 +132,7 @@ def test_ddp_whose_parameters_are_all_replaced_synchronises_nothing(
     ("name", "balance", "named"),
     [("averaged in the step", 1, {}), ("divided twice in the step", 1 / RANKS, {WORLD: 1})],
 )
-def test_ranks_that_combine_inside_the_step_are_measured_but_for_the_norm(
+def test_ranks_that_combine_in_a_hook_of_the_step_are_measured(
     ranks: list[RankResults], name: str, balance: float, named: dict[str, int]
 ) -> None:
     steps = facts(ranks, name)
@@ -140,7 +140,8 @@ def test_ranks_that_combine_inside_the_step_are_measured_but_for_the_norm(
         assert fact.ledger is not None
         assert truth(ranks, name, index).balance == pytest.approx(balance, rel=1e-3)
         assert fact.ledger.balance == pytest.approx(balance, rel=1e-3)
-        assert fact.norm is None
+        _, gradient = ranks[0][name]["steps"][index]
+        assert fact.norm == pytest.approx(float(gradient.norm()), rel=1e-3)
     assert accused(judged(steps)) == named
 
 
