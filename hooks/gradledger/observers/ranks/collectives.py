@@ -67,6 +67,8 @@ REJOINED = (
     "the steps of one number may not be the same on all ranks"
 )
 USES_OF_A_WORK = ("wait", "is_completed", "synchronize", "get_future")
+# It steps on the gradients as they are, each rank those of its share, and broadcasts parameters.
+SHARES_PARAMETERS = "ZeroRedundancyOptimizer"
 FSDP1 = "torch.distributed.fsdp.fully_sharded_data_parallel"
 
 
@@ -408,6 +410,8 @@ class Collectives(Observer):
         if step.fields.get("sync") == "averaged" or not (step.micro_batches and (ran or waits)):
             return
         if step.fields.get("data_group") == [dist.get_rank()] or step.update is not None:
+            return
+        if window.name == SHARES_PARAMETERS:
             return
         before, after = step.sample_at_step, window.sample()
         window.probe.release()

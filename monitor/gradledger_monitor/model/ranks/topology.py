@@ -344,4 +344,9 @@ def steps_along(optimizer: str, records: Mapping[int, StepRecord]) -> bool:
     There, only ``ZeroRedundancyOptimizer`` steps on such a rank: the shards need each other.
     """
     counts = [len(record.micro_batches) for record in records.values()]
-    return optimizer == "ZeroRedundancyOptimizer" and not all(counts) and any(counts)
+    return shares_out(optimizer) and not all(counts) and any(counts)
+
+
+def shares_out(optimizer: str) -> bool:
+    """Whether each rank updates a share of the parameters, and sends it to the others."""
+    return optimizer == "ZeroRedundancyOptimizer"

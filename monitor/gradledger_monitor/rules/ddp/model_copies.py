@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.numbers import number
+from gradledger_monitor.model.ranks.topology import shares_out
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.ddp.common import finite_values, names, norms_by_rank, norms_differ
 from gradledger_monitor.rules.ddp.replicas import SAME, differ_by
@@ -48,6 +49,8 @@ class ModelCopies:
             return list(records)
         if not _steps_alone(facts):
             return []
+        if shares_out(facts.run.optimizer_name(facts.optimizer)):
+            return list(records)
         unchanged = [rank for rank, record in records.items() if record.models is None]
         if not unchanged:
             copied = () if facts.exchange is None else facts.exchange.copied
