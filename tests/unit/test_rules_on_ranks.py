@@ -10,6 +10,7 @@ import pytest
 from gradledger.records import Event, MicroBatch, Replica, Samples, StepRecord
 from gradledger_monitor.model.findings import EvaluationResult, Finding
 from gradledger_monitor.model.step_facts import StepFacts
+from gradledger_monitor.model.unmeasured import OF_CHANGES
 from gradledger_monitor.rules.ddp.common import names, synced
 from helpers.facts import accepted, accused, facts, judged, record, term
 
@@ -361,6 +362,23 @@ def test_outer_steps_with_a_momentum_are_local_sgd() -> None:
             steps.append(facts(*ranks))
     coverage = [judged(steps[:n]).coverage["ddp.never_synced"][:9] for n in (2, 4, 6, 8)]
     assert coverage == ["finding", "not_measu", "not_appli", "not_appli"]
+
+
+def test_an_outer_optimizer_has_no_loss_to_measure() -> None:
+    """DiLoCo without a wrapper: it steps on the average of the changes, and no backward is its."""
+    changes = [[0.5, -0.25, 0.125, 1.0], [0.25, 0.5, -1.0, 0.75]]
+    average = [sum(column) / 2 for column in zip(*changes, strict=True)]
+    steps = []
+    for number in (1, 2, 3):
+        outer = [
+            StepRecord(1, number, 0.0, norm=1.0, models=Samples(own, average)) for own in changes
+        ]
+        for each in outer:
+            each.sync, each.empty = "unknown", True
+        steps.append(facts(*outer, optimizers=["AdamW", "SGD"]))
+    assert steps[0].unmeasured == OF_CHANGES
+    coverage = judged(steps).coverage
+    assert coverage["reduction.token_weights_unequal"] == f"not_applicable: {OF_CHANGES}"
 
 
 def test_a_comm_hook_of_local_sgd_combines_nothing_on_purpose() -> None:

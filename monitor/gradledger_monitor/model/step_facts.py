@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
-from gradledger_monitor.ingest.schema import Event, MicroBatch, Replica, StepRecord, Term
+from gradledger_monitor.ingest.schema import Event, MicroBatch, Replica, StepRecord
 from gradledger_monitor.model import tolerances
 from gradledger_monitor.model.batch_size import samples_of, sum_if_complete, tokens_of
 from gradledger_monitor.model.clipping import clipping_of_window, shared_factor, unscale_factor
@@ -37,7 +37,7 @@ from gradledger_monitor.model.losses.repeated import (
     passes_of_one_loss,
 )
 from gradledger_monitor.model.losses.reported import mean_over_tokens, sum_of_roots
-from gradledger_monitor.model.losses.term_weights import as_mean
+from gradledger_monitor.model.losses.term_weights import as_mean, tokens_and_weight
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.objectives import (
     Objective,
@@ -46,14 +46,14 @@ from gradledger_monitor.model.objectives import (
     signs_differ,
 )
 from gradledger_monitor.model.ranks import across_groups, manual_all_reduce, shared_out, topology
-from gradledger_monitor.model.ranks.exchange import exchange_of
+from gradledger_monitor.model.ranks.exchange import exchange_of, steps_on_changes
 from gradledger_monitor.model.ranks.held_in_parts import have_same_tokens
 from gradledger_monitor.model.ranks.manual_all_reduce import ManualAllReduce
 from gradledger_monitor.model.ranks.outside_wrapper import with_outside
 from gradledger_monitor.model.ranks.parts_by_hand import added_up_again
 from gradledger_monitor.model.readings import WeightedTerm
 from gradledger_monitor.model.token_ledger import Ledger, total
-from gradledger_monitor.model.unmeasured import WITHOUT_BACKWARD, why_unmeasured
+from gradledger_monitor.model.unmeasured import OF_CHANGES, WITHOUT_BACKWARD, why_unmeasured
 
 IMPORTED_FROM = "imported_from"  # key of a run's environment: the tool whose log it was read from
 
@@ -286,6 +286,8 @@ class StepFacts:
 
     def _unmeasured(self) -> str | None:
         """Why this window has no ledger; None, too, if a rank is missing: ``factor_unmeasured``."""
+        if len(self.records) > 1 and steps_on_changes(self.records):
+            return OF_CHANGES
         for rank, record in self.records.items():
             applied = self.applied_by_rank[rank]
             reason = why_unmeasured(record, applied, self.all_reduce, self._of_one_batch)
@@ -371,7 +373,7 @@ class StepFacts:
                 task = tasks.get(index, 0)
                 for name, part, sent in loss_names.named(micro_batch.terms, task, forms):
                     term = as_mean(sent)
-                    counted = _tokens_and_weight(term, part)
+                    counted = tokens_and_weight(term, part)
                     if counted is not None:
                         where = rank, index, name, counted[0]
                         factors = factor, factor / (unscale or 1.0)  # 0 for an infinite scale
@@ -483,19 +485,3 @@ def _scale(record: StepRecord) -> float | None:
 def _tolerance(records: Iterable[StepRecord]) -> float:
     half = any(record.half_precision for record in records)
     return tolerances.WEIGHT_HALF if half else tolerances.WEIGHT
-
-
-def _tokens_and_weight(term: Term, part: int) -> tuple[float, float] | None:
-    """The tokens of a term and the weight of each; None if it has none, or they are not known.
-
-    A penalty has no tokens: it is one value for each micro-batch, summed over the parameters.
-    """
-    if term.penalty:
-        each, count = number(term.element_weight), term.elements
-        if part > 1 or each is None or not count:
-            return None
-        return 1.0, each * count if term.reduction == "mean" else each
-    multiplied_by_zero = term.elements and number(term.element_weight) == 0
-    if not term.tokens or term.weight is None or multiplied_by_zero:
-        return None  # the weight at what it shares with another loss is that of the other
-    return float(term.tokens), float(term.weight)

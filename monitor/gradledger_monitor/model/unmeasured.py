@@ -18,6 +18,8 @@ LEFT_OR_ASSIGNED = (
     "left from before, or assigned by the loop, as to copies or shards of the model's parameters, "
     "or from torch.func, which is not followed (torch.autograd.grad on the parameters is)"
 )
+# no backward is missing
+OF_CHANGES = "the optimizer steps on changes that other steps made of the models, not on a loss"
 WITHOUT_BACKWARD = (NO_BACKWARD, LEFT_OR_ASSIGNED)
 
 

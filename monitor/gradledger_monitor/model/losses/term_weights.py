@@ -75,3 +75,19 @@ def as_mean(term: Term) -> Term:
         element_weight=None,
         divisors=list(others),
     )
+
+
+def tokens_and_weight(term: Term, part: int) -> tuple[float, float] | None:
+    """The tokens of a term and the weight of each; None if it has none, or they are not known.
+
+    A penalty has no tokens: it is one value for each micro-batch, summed over the parameters.
+    """
+    if term.penalty:
+        each, count = number(term.element_weight), term.elements
+        if part > 1 or each is None or not count:
+            return None
+        return 1.0, each * count if term.reduction == "mean" else each
+    multiplied_by_zero = term.elements and number(term.element_weight) == 0
+    if not term.tokens or term.weight is None or multiplied_by_zero:
+        return None  # the weight at what it shares with another loss is that of the other
+    return float(term.tokens), float(term.weight)

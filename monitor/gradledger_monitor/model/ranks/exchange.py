@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from gradledger_monitor.ingest.schema import StepRecord
 from gradledger_monitor.model import tolerances
+from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.ranks.manual_all_reduce import (
     RecordsByRank,
     fit,
@@ -90,6 +91,16 @@ def model_average(records: RecordsByRank) -> float | None:
     if factor is None:  # the ranks may send their models in half precision
         factor = fit(list(records), samples, unclipped, tolerances.SAMPLE_HALF).factor
     return None if factor is None else factor * len(rows)
+
+
+def steps_on_changes(records: RecordsByRank) -> bool:
+    """Whether an outer optimizer steps on the changes that inner steps made of the models, as in
+    DiLoCo, and no backward belongs to this step alone."""
+    rows = records.values()
+    if any(r.skipped or r.repeat or r.models is None or not number(r.norm) for r in rows):
+        return False
+    claimed = all(m.claimed for r in rows for m in r.micro_batches)
+    return claimed and model_average(records) is not None
 
 
 def _become_equal(before: Rows, after: Rows) -> bool:

@@ -10,6 +10,7 @@ from gradledger_monitor.ingest.schema import LeftOpen
 from gradledger_monitor.model.findings import Doubt, Outcome, Severity
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.step_facts import StepFacts
+from gradledger_monitor.model.unmeasured import OF_CHANGES
 from gradledger_monitor.rules.circumstances import Onset
 from gradledger_monitor.rules.definition import DEFAULTS
 from gradledger_monitor.rules.number_text import counted
@@ -107,7 +108,8 @@ class Nonfinite(Rule):
             return FINITE  # a sum is finite only if all that it adds up are
         losses = list(_losses(facts))
         if not losses:
-            return not_measured(_why_missing(facts))
+            of_no_loss = facts.unmeasured == OF_CHANGES
+            return not_applicable(OF_CHANGES) if of_no_loss else not_measured(_why_missing(facts))
         harmless = facts.norm is None or math.isfinite(facts.norm)
         wrong = [each for each in losses if each.is_wrong and not (each.is_empty and harmless)]
         if not wrong:
