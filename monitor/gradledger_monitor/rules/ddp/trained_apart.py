@@ -52,8 +52,8 @@ SHARED_OUT = (
 class PeersApart:
     """Tensor-parallel ranks whose copies of a parameter do not stay equal.
 
-    They were equal at first. Vectors may be parts that start from equal values, where a matrix is
-    another one on each rank.
+    They were equal at first, and not zero, from which parts start, too. Vectors may also be parts
+    that start from ones; they are, where a matrix is another one on each rank.
     """
 
     state: ClassVar[Mapping[str, Any]] = declare(copies=Replicas)
@@ -70,7 +70,11 @@ class PeersApart:
         if copies.equal_again or not copies.drifted or copies.apart_by_rounding:
             return {}
         in_parts = any(copies.differed_at_first[i] for i, s in copies.apart.items() if len(s) > 1)
-        return {i: s for i, s in copies.drifted.items() if len(s) > 1 or not in_parts}
+        return {
+            index: shape
+            for index, shape in copies.drifted.items()
+            if copies.at_first[index] and (len(shape) > 1 or not in_parts)
+        }
 
 
 class PartsApart:
