@@ -477,9 +477,9 @@ class ReplicaDrift(Rule):
             )
         return (
             texts.APART,
-            f"{differ}, although the gradients of this step were combined: an earlier step was "
-            "different on each rank, or something else changes the "
-            f"parameters{texts.rates(facts)}.",
+            f"{differ}, although the sampled gradients of this step were combined: an earlier step "
+            "was different on each rank, the all-reduces are in another order on each rank, or "
+            f"something else changes the parameters{texts.rates(facts)}.",
             texts.FIX_BY_HAND,
         )
 
