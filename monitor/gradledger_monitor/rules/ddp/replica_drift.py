@@ -186,9 +186,9 @@ class ReplicaDrift(Rule):
         if facts.run.parts:  # they have other losses once their copies differ
             self._replicas.add(facts)
             self._parts.add(facts, self._replicas)
-        apart = self._peers.add(facts)
-        if apart:
-            return texts.of_peers(apart, self._peers.copies, list(facts.run.tensor_peers))
+        copies_apart = self._peers.add(facts)
+        if copies_apart:
+            return texts.of_peers(copies_apart, self._peers.copies, list(facts.run.tensor_peers))
         if tied or facts.run.world_size == 1:
             return tied or not_applicable("no other rank trains the same part")
         wrapper = facts.record.wrapper

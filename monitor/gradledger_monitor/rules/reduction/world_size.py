@@ -200,9 +200,9 @@ class WorldSize(Rule):
         self._equalised |= _models_become_equal(window.facts)
         if window.facts.record.left_open is not None:
             return Withdrawal("not_measured", MAY_ADD_CHANGES_UP) if self._alone else AT_THE_END
-        times = added_up_twice(window.facts.record)
-        if times is not None:
-            return of_function(times)
+        factor_of_sum = added_up_twice(window.facts.record)
+        if factor_of_sum is not None:
+            return of_function(factor_of_sum)
         scale = scale_of_parts(window.facts)
         if scale is not None:
             return not_measured(SUM_MULTIPLIED.format(significant(scale)))
