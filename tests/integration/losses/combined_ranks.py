@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -131,14 +131,38 @@ def everyones(window: Batches) -> tuple[int, int]:
     return mine, int(of_all)
 
 
+class Communicating(torch.optim.Optimizer):
+    """Communicates in its step, after all hooks that run before one."""
+
+    combine: Callable[[], None]
+
+    def __init__(self, parameters: Any, lr: float) -> None:
+        super().__init__(parameters, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """One step of plain SGD."""
+        self.combine()
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter -= group["lr"] * parameter.grad
+
+
 def train(
-    combine: Combine, share: Share, data: list[Batches], k: int = 4, in_step: bool = False
+    combine: Combine,
+    share: Share,
+    data: list[Batches],
+    k: int = 4,
+    in_step: Literal["hook", "optimizer"] | None = None,
 ) -> dict[str, Any]:
     """No wrapper: whatever is combined is combined before the step, or when it has begun."""
     model = tiny_model()
     with recording() as recorded:
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-        if in_step:
+        kind = Communicating if in_step == "optimizer" else torch.optim.SGD
+        optimizer = kind(model.parameters(), lr=0.01)
+        if isinstance(optimizer, Communicating):
+            optimizer.combine = lambda: combine(model)
+        elif in_step:
             optimizer.register_step_pre_hook(lambda *_: combine(model))
         witness = Witness(model, optimizer)
         for window in data:
@@ -319,9 +343,9 @@ def rows(data: list[Batches]) -> dict[str, dict[str, Any]]:
         "own count": train(times(half), lambda mine, everyones: mine, data),
         "by rank": train(by_rank, fair, data),
         "loss all-reduced": train(loss_all_reduced, lambda mine, everyones: mine, data),
-        "averaged in the step": train(times(half), fair, data, in_step=True),
-        "divided twice in the step": train(times(half / RANKS), fair, data, in_step=True),
-        "out of sight": train(loss_all_reduced, fair, data, in_step=True),
+        "averaged in the step": train(times(half), fair, data, in_step="hook"),
+        "divided twice in the step": train(times(half / RANKS), fair, data, in_step="hook"),
+        "out of sight": train(loss_all_reduced, fair, data, in_step="optimizer"),
         "hook averages": wrapped(hooked(half), fair, data),
         "hook averages, K = 1": wrapped(hooked(half), fair, data, k=1),
         "hook averages each": wrapped(hooked(half), fair, data, first=0),
