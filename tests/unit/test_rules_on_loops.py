@@ -308,6 +308,28 @@ def test_a_guard_that_drops_every_other_batch_zeroes_only_what_is_not_finite(los
 
 
 @pytest.mark.parametrize("rule", ["loop.discarded_microbatches", "loop.zeroed_every_microbatch"])
+@pytest.mark.parametrize(
+    ("lengths", "divided", "is_reported"),
+    [
+        ((3, 3, 2, 2), False, True),  # what a guard drops may look like K
+        ((3, 3, 2, 2, 4, 5), False, False),  # no K explains these lengths
+        ((3, 3, 2, 2, 4, 5), True, True),  # a loop that divides by the number of each window does
+        ((9, 4, 4, 6, 4, 6), False, True),  # the tail of an epoch begins the next window
+    ],
+)
+def test_windows_of_all_lengths_show_a_guard_unless_the_loss_is_divided(
+    lengths: tuple[int, ...], divided: bool, is_reported: bool, rule: str
+) -> None:
+    steps = []
+    for number, length in enumerate(lengths, 1):
+        sent = record([term(10, 0.1 / (length if divided else 1))] * length, number)
+        for batch in sent.micro_batches:
+            batch.fresh = True
+        steps.append(facts(sent))
+    assert (finding_of(rule, *steps) is not None) is is_reported
+
+
+@pytest.mark.parametrize("rule", ["loop.discarded_microbatches", "loop.zeroed_every_microbatch"])
 def test_gradients_that_were_cleared_before_a_step_on_what_is_not_finite_may_be_in_buffers(
     rule: str,
 ) -> None:

@@ -51,6 +51,35 @@ LEAST_SCALE, LOWERED = 128.0, 1.5  # a loss scale by hand, and the factor by whi
 MOST_HELD = 64  # fingerprints of a window that are compared with those of the next one
 UNDIVIDED = 0.01  # relative tolerance of a factor of K between two losses
 HELD = "gradients that were zeroed may be measured: their data is the same each time"
+LENGTHS, WHOLE = 4, 0.01  # lengths of windows that no K explains, tolerance of a balance of 1
+GUARDED = (
+    "windows of many lengths that apply one micro-batch, whose loss is not divided: a guard in the "
+    "loop may drop the others"
+)
+
+
+class WindowLengths:
+    """The numbers of micro-batches in the windows after the first.
+
+    A loop that accumulates K has windows of K, and other ones where an epoch ends. One that steps
+    on each micro-batch, and has a guard that drops many of them, has windows of all lengths.
+    """
+
+    state: ClassVar[Mapping[str, Any]] = declare(_lengths=list[int])
+
+    def __init__(self) -> None:
+        self._lengths: list[int] = []  # different ones, as many as are needed
+
+    def show_guard(self, window: Window) -> bool:
+        """Whether they vary, and this window applies one micro-batch, as a whole batch."""
+        facts, total = window.facts, len(window.facts.record.micro_batches)
+        is_new = facts.step > 1 and total not in self._lengths
+        if is_new and len(self._lengths) < LENGTHS:
+            self._lengths.append(total)
+        if len(self._lengths) < LENGTHS or len(facts.applied) != 1:
+            return False
+        objective = window.balance.objective
+        return objective is None or abs(objective.ledger.balance - 1) < WHOLE
 
 
 class LastZeroed:
@@ -120,9 +149,11 @@ class DiscardedMicrobatches(Rule):
     factor after it discarded gradients, as a loss scale by hand after an overflow; or all whole
     windows that were discarded had larger norms than the step, so that a guard discarded the
     gradients (``loop.dropped_windows`` counts those); more than one in eight windows hold a single
-    micro-batch and this one applies a single one, so the loop does not accumulate; the backward
-    belongs to another optimizer, which may step later; the parameters changed before the gradients
-    were zeroed (SAM); backwards before the first step, which may measure gradients.
+    micro-batch and this one applies a single one, so the loop does not accumulate; windows of four
+    lengths or more, of which one micro-batch is applied, undivided (``loop.dropped_windows`` counts
+    what a guard drops; an earlier finding is withdrawn); the backward belongs to another optimizer,
+    which may step later; the parameters changed before the gradients were zeroed (SAM); backwards
+    before the first step, which may measure gradients.
 
     **Incidents**
 
@@ -145,6 +176,7 @@ class DiscardedMicrobatches(Rule):
         _repeats=bool,
         _last_zeroed=LastZeroed,
         _is_one_tail=bool,
+        _lengths=WindowLengths,
     )
 
     def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
@@ -158,6 +190,7 @@ class DiscardedMicrobatches(Rule):
         self._first: float | None = None  # the fingerprint of the data of the first micro-batch
         self._repeats = False  # it came again without a discard: no epoch need end before it
         self._last_zeroed = LastZeroed()
+        self._lengths = WindowLengths()
         self._is_one_tail = False  # the one discard so far was named as the tail of an epoch
         self._last, self._distance = 1, 0  # the step of the last one, and that distance
 
@@ -170,6 +203,8 @@ class DiscardedMicrobatches(Rule):
         self._smaller |= drops_smaller(facts)
         if not record.micro_batches:
             return not_measured(without_backward(record))
+        if self._lengths.show_guard(window):
+            return Withdrawal("ok", GUARDED)
         begins_anew = self._begins_anew(facts)
         if not facts.discarded:
             self._batch_each = record.batches == len(record.micro_batches)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from gradledger_monitor.model.findings import Outcome
+from gradledger_monitor.model.findings import Outcome, Withdrawal
 from gradledger_monitor.model.losses.repeated import has_batch_for_each
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.unmeasured import without_backward
 from gradledger_monitor.rules.definition import DEFAULTS
-from gradledger_monitor.rules.loop.discarded_microbatches import LastZeroed
+from gradledger_monitor.rules.loop.discarded_microbatches import GUARDED, LastZeroed, WindowLengths
 from gradledger_monitor.rules.loop.dropped_windows import dropped_by_guard
 from gradledger_monitor.rules.number_text import counted
 from gradledger_monitor.rules.objective_names import counted_tokens
@@ -55,8 +55,10 @@ class ZeroedEveryMicrobatch(Rule):
     optimizer, which may step later; another backward call, on the same data as in the window
     before, which the training DataLoader did not deliver, while the data of the steps goes on
     (``loop.discarded_microbatches`` states that); some windows hold a single micro-batch, so the
-    loop discards one now and then (a guard); a loss or a norm was not finite in a micro-batch that
-    was discarded, and finite in the one that was not.
+    loop discards one now and then (a guard); windows of four lengths or more, of which one
+    micro-batch is applied, undivided, which withdraws the finding (``loop.dropped_windows`` counts
+    what a guard drops); a loss or a norm was not finite in a micro-batch that was discarded, and
+    finite in the one that was not.
 
     **Incidents**
 
@@ -72,13 +74,14 @@ class ZeroedEveryMicrobatch(Rule):
         "loop.discarded_microbatches",
     )
 
-    state = declare(_before=int, _single=bool, _last_zeroed=LastZeroed)
+    state = declare(_before=int, _single=bool, _last_zeroed=LastZeroed, _lengths=WindowLengths)
 
     def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
         super().__init__(thresholds)
         self._before = 0  # micro-batches of the last window, if each began without gradients
         self._single = False  # some window held one micro-batch
         self._last_zeroed = LastZeroed()
+        self._lengths = WindowLengths()
 
     def after_gap(self) -> None:
         """The window before is missing: forget the last one that was evaluated."""
@@ -95,6 +98,8 @@ class ZeroedEveryMicrobatch(Rule):
         lost = record.micro_batches[:-1] if shared else facts.discarded
         if not record.micro_batches:  # it steps twice: the window before stays the last one
             return not_measured(without_backward(record))
+        if self._lengths.show_guard(window):
+            return Withdrawal("ok", GUARDED)
         total = len(record.micro_batches)
         only_one_applied = total > 1 and len(lost) == total - 1
         is_held = self._last_zeroed.is_held(lost, facts.applied)
