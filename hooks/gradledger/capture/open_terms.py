@@ -171,7 +171,7 @@ class OpenTerm:
 
     def share_of_root(self) -> float | None:
         """What the loss adds to the root of backward, if its value was computed."""
-        value, upstream = self.value, self.upstream
+        value, upstream = self.value, self.upstream or self.element_upstream
         if value is None or upstream is None or self.nonlinear or self.per_token:
             return None
         if value.has_no_copy or upstream.has_no_copy:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.nn.functional import cross_entropy, mse_loss
+from torch.nn.functional import cross_entropy, l1_loss, mse_loss
 
 from gradledger.capture.layers import parameter_names
 from gradledger.capture.layers.parameter_names import KEEPS_REFERENCED
@@ -271,6 +271,29 @@ def test_beside_a_penalty_with_a_gradient_or_an_unknown_loss_it_is_not() -> None
     assert parts("penalty") == [None] * 3
     assert parts("none") == [None] * 3
     assert parts("number", smoothing=0.1) == [None] * 3
+
+
+@pytest.mark.parametrize("kind", ["absolute", "squares", "sum", "masked", "penalties"])
+def test_beside_a_mean_of_absolute_values_or_squares_it_is_measured_too(kind: str) -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(4, 3)
+    with recording() as kept:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        x = torch.randn(8, 4)
+        difference = model(x) - x[:, :3]
+        loss = {
+            "absolute": l1_loss(model(x), x[:, :3]),
+            "squares": (difference**2).mean() / 2,
+            "sum": difference.abs().sum() / 24,
+            "masked": (difference.abs() * (x[:, :3] > 0)).mean(),
+            "penalties": l1_loss(model(x), x[:, :3])
+            + 0.1 * (model.weight.square().sum() + model.bias.square().sum()),
+        }[kind]
+        (loss + 0.25).backward()
+        optimizer.step()
+    measured = kept.steps[0].resolve().micro_batches[0].without_gradient
+    known = kind not in ("masked", "penalties")
+    assert measured == (pytest.approx(0.25, rel=1e-5) if known else None)
 
 
 def test_a_gradient_of_the_caller_multiplies_the_loss_and_states_nothing_of_its_parts() -> None:

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 
 from gradledger.capture.async_copy import Deferred
-from gradledger.observers.losses.found_losses import LossNode
+from gradledger.observers.losses.found_losses import Elements, LossNode
 from gradledger.observers.losses.loss_nodes import REDUCTION_NAMES, ignored_class
 from gradledger.observers.losses.node_names import ADDITIONS, JOINS, REDUCTIONS, RESHAPES, SCALINGS
 from gradledger.observers.losses.saved_hooks import saved
@@ -24,6 +24,8 @@ from gradledger.observers.losses_out_of_sight.calls import call_of
 FIRST_MICRO_BATCHES = 16
 MOST_NODES = 64
 MOST_ELEMENTS = 2**22  # a loss over more is not computed again: it may take memory for each
+ABSOLUTE, SQUARE = "AbsBackward0", 2
+_REDUCE = {"MeanBackward0": torch.mean, "SumBackward0": torch.sum}  # over all elements
 _ABOVE_LOSSES = ADDITIONS | JOINS | RESHAPES | SCALINGS | frozenset(REDUCTIONS)
 
 
@@ -52,6 +54,8 @@ def only_numbers_are_added(root: Any, losses: list[LossNode]) -> bool:
 
 def value_of(loss: LossNode) -> Deferred | None:
     """The value of a loss, from what its node saved; None if it cannot be computed."""
+    if loss.elements is not None and not loss.penalty:
+        return _of_elements(loss, loss.elements)
     compute = _COMPUTE.get(loss.name)
     derived = (loss.smoothed, loss.reduction, loss.elements, loss.compiled, call_of(loss.node))
     if compute is None or loss.hidden or any(each is not None for each in derived):
@@ -65,6 +69,19 @@ def value_of(loss: LossNode) -> Deferred | None:
         return None
     with torch.no_grad():
         return Deferred(compute(node, inputs, target, reduction))
+
+
+def _of_elements(loss: LossNode, elements: Elements) -> Deferred | None:
+    """A mean or sum over absolute values or squares, as ``l1_loss`` is in the graph."""
+    node, reduce = loss.node, _REDUCE.get(loss.name)
+    if not elements.uniform or reduce is None or loss.reduction.next_functions[0][0] is not node:
+        return None
+    inputs, name = saved(node, "self"), node.name()
+    is_square = name == "PowBackward0" and getattr(node, "_saved_exponent", None) == SQUARE
+    if inputs is None or inputs.numel() > MOST_ELEMENTS or not (is_square or name == ABSOLUTE):
+        return None
+    with torch.no_grad():
+        return Deferred(reduce(inputs.square() if is_square else inputs.abs()))
 
 
 def _nll(node: Any, inputs: Any, target: Any, reduction: str) -> torch.Tensor:

@@ -48,7 +48,8 @@ class PartWithoutGradient(Rule):
     **When it is silent**
 
     The part is a constant, such as a margin; the loss is not one that is computed again from what
-    its node saved (cross entropy, squared, absolute and binary errors); checkpointing holds it.
+    its node saved (cross entropy, binary errors, and squared and absolute ones, also by hand
+    without a mask); checkpointing holds it.
 
     **Incidents**
 
