@@ -381,6 +381,22 @@ def test_an_unknown_balance_is_compared_with_the_earlier_ones(
 
 
 @pytest.mark.parametrize(
+    ("lengths", "declares"), [((22,) * 4, "scale=B"), ((22, 23, 23, 16), "contract=")]
+)
+def test_a_balance_that_changes_is_no_scale_to_declare(
+    lengths: tuple[int, ...], declares: str
+) -> None:
+    kind = "SumBackward0"  # of an episode
+    episodes = [
+        record([term(n, 3.0, "sum", kind=kind, elements=n, element_weight=3.0)], number)
+        for number, n in enumerate(lengths, 1)
+    ]
+    (finding,) = judged([facts(each) for each in episodes]).findings
+    assert (finding.rule, finding.severity) == ("reduction.balance_off", "info")
+    assert declares in finding.fix
+
+
+@pytest.mark.parametrize(
     ("m", "divisors", "micro_batches", "is_named"),
     [
         pytest.param(8, (8.0,), 1, True, id="divided by 8, and stepped after 1"),

@@ -457,6 +457,7 @@ OF_SOMETHING_ELSE = {
     "loss.part_without_gradient": "which losses are trained",
     "norm": "the model, its precision, a learning rate or a limit; or it prints",
     "reduction.balance_off.FIX": "it declares a factor",
+    "reduction.balance_off.FIX_VARIES": "it declares what a sample weighs",
     "scaler.all_grads_zero": "the first scale",
     "scaler.collapse": "a loss that is not finite",
     "scaler.reset": "a scale that is kept",

@@ -28,6 +28,11 @@ FIX = """\
 # if the factor B is intended, declare it; it is then no longer reported:
 gradledger.watch(model, optimizer, scale=B)"""
 
+FIX_VARIES = """\
+# no scale= declares a factor that changes. If a sample is to weigh the same whatever it holds (an
+# episode, a graph), declare it; the balance is then not evaluated:
+gradledger.watch(model, optimizer, contract="sample")"""
+
 FIX_BY_HAND = """\
 dist.all_reduce(p.grad)
 p.grad /= dist.get_world_size()      # by R in all: what divides before it, and after it, together
@@ -72,7 +77,8 @@ class BalanceOff(Rule):
 
     **What to do**
 
-    If the factor is intended, declare it with ``scale=``. If not, remove it.
+    If the factor is intended, declare it with ``scale=``, or with ``contract="sample"`` if it
+    differs between windows. If not, remove it.
 
     **When it is silent**
 
@@ -107,7 +113,7 @@ class BalanceOff(Rule):
             f"{significant(declared(window))}",
             f"{_history(window)}. {_cause(window)}. If it is not: {_effect(window, name)}."
             f"{_accumulation(window)}",
-            FIX,
+            FIX_VARIES if varies(window) else FIX,
             balance=round(b, 6),
             factor=round(factor(window), 6),
         )
