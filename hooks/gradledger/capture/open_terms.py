@@ -77,6 +77,7 @@ class OpenTerm:
     positions: int | None = None
     class_weight: Deferred | None = None
     valid: Deferred | None = None
+    padded: Deferred | None = None  # of a mean, the elements that are no padding; negative: no mask
     ignored: int | None = None
     smoothed: int | None = None
     undivided: bool | None = None
@@ -144,6 +145,8 @@ class OpenTerm:
                 _vector_weight(term, self.upstream.values())
         else:
             _scalar_weight(term, self.upstream.value())
+        if self.padded is not None and not self.padded.has_no_copy:
+            _leave_out_padding(term, round(self.padded.value()))
         if self.learned:
             self._divide_by_learned(term)
         reason = None if self.passed_on is None else self.passed_on.reason()
@@ -180,7 +183,7 @@ class OpenTerm:
 
     def deferred(self) -> Iterator[Deferred]:
         """The values that are read later."""
-        yield from present(self.tokens, self.class_weight, self.valid, self.upstream)
+        yield from present(self.tokens, self.class_weight, self.valid, self.padded, self.upstream)
         yield from present(self.element_upstream, self.function_upstream, self.value)
         yield from present(*self.divisors, *self.factors, *self.learned)
         yield from () if self.inferred is None else self.inferred.deferred()
@@ -283,6 +286,17 @@ def present(*items: object) -> Iterator[Deferred]:
     for item in items:
         if isinstance(item, Deferred):
             yield item
+
+
+def _leave_out_padding(term: Term, left: int) -> None:
+    """A mean of which padding has no gradient, as a vector that is divided by all its elements."""
+    if left < 0 or term.weight is None:
+        return
+    term.elements, term.element_weight = term.tokens, term.weight
+    term.reduction, term.tokens = "none", left
+    term.weight_min = term.weight_max = term.weight
+    if not left:
+        term.weight = term.weight_min = term.weight_max = None
 
 
 def _scalar_weight(term: Term, upstream: float) -> None:

@@ -89,9 +89,35 @@ def test_other_factors_leave_out_nothing(loss: Sum) -> None:
     assert term_of(loss, nn.Linear(4, 1)).tokens == 15
 
 
-def test_a_mean_divides_by_all_elements() -> None:
-    term = term_of(lambda p, y, k: F.mse_loss(p * k, y * k), nn.Linear(4, 1))
-    assert (term.reduction, term.tokens) == ("mean", 15)
+MEANS: dict[str, tuple[bool, Sum]] = {
+    "both": (True, lambda p, y, k: F.mse_loss(p * k, y * k)),
+    "absolute": (True, lambda p, y, k: F.l1_loss(p * k, y * k)),
+    "difference": (True, lambda p, y, k: (((p - y) * k) ** 2).mean()),
+    "before the rows": (True, lambda p, y, k: F.mse_loss(p * k.flip(1), y * k.flip(1))),
+    "fill": (True, lambda p, y, k: (p - y).masked_fill(k == 0, 0).square().mean()),
+    "selection": (True, lambda p, y, k: torch.where(k > 0, p - y, torch.zeros(())).square().mean()),
+    "weight": (True, lambda p, y, k: F.binary_cross_entropy_with_logits(p, (y > 0).float(), k)),
+    "holes": (False, lambda p, y, k: F.mse_loss(p * k[:, HOLES], y * k[:, HOLES])),
+    "weights": (False, lambda p, y, k: F.mse_loss(p * (k + 0.5), y * (k + 0.5))),
+    "no mask": (False, lambda p, y, k: F.mse_loss(p, y)),
+}
+HOLES = [0, 3, 1, 4, 2]
+
+
+@pytest.mark.parametrize(("is_padded", "loss"), MEANS.values(), ids=list(MEANS))
+def test_a_mean_counts_all_elements_and_its_tokens_are_no_padding(
+    is_padded: bool, loss: Sum
+) -> None:
+    term = term_of(loss, nn.Linear(4, 1))
+    assert (term.reduction, term.tokens) == (("none", 10) if is_padded else ("mean", 15))
+    assert term.size == 15 and term.weight == pytest.approx(1 / 150)
+
+
+def test_a_batch_without_padding_is_a_vector_as_those_with_padding_are() -> None:
+    ones = term_of(lambda p, y, k: F.mse_loss(p * (k >= 0), y), nn.Linear(4, 1))
+    assert (ones.reduction, ones.tokens) == ("none", 15)
+    none = term_of(lambda p, y, k: F.mse_loss(p * (k < 0), y), nn.Linear(4, 1))
+    assert (none.reduction, none.tokens, none.weight) == ("none", 0, None)
 
 
 def test_a_mask_that_a_saved_tensor_hook_holds_is_not_read() -> None:

@@ -22,7 +22,7 @@ from gradledger.observers.losses.found_losses import (
     signed,
 )
 from gradledger.observers.losses.loss_patterns import compares_examples, soft_target_side
-from gradledger.observers.losses.masks_below import ELEMENTWISE_LOSSES, mask_below
+from gradledger.observers.losses.masks_below import ELEMENTWISE_LOSSES, left_by_padding, mask_below
 from gradledger.observers.losses.node_names import (
     PICKS,
     REDUCTIONS,
@@ -133,6 +133,13 @@ def _leave_out(term: OpenTerm, counted: torch.Tensor | None) -> None:
     """Count the elements that a mask leaves in, if there is one."""
     if counted is not None:
         term.tokens = Deferred(counted.sum())
+
+
+def _leave_out_padding(term: OpenTerm, node: Any, shape: tuple[int, ...]) -> None:
+    """Count the elements that padding below a mean leaves in, if there is some."""
+    left = left_by_padding(node, shape) if term.reduction == "mean" else None
+    if left is not None:
+        term.padded = Deferred(left)
 
 
 def hides_ignored(loss: LossNode) -> bool:
@@ -267,6 +274,8 @@ def _elementwise_term(node: Any, name: str) -> OpenTerm:
         count_elements(term, tuple(target.shape))
         if term.reduction == "sum":
             _leave_out(term, mask_below(node, tuple(target.shape)))
+        else:
+            _leave_out_padding(term, node, tuple(target.shape))
     elif term.reduction != "none":
         term.missing["tokens"] = HIDDEN
     return term
@@ -283,6 +292,8 @@ def _elements_term(loss: LossNode, elements: Elements) -> OpenTerm:
         term = OpenTerm(loss.name, _reduction_of(loss), uniform=True)
         count_elements(term, _reduced_shape(loss))
         _leave_out(term, counted_mask(loss))
+        if loss.elements.custom is None:
+            _leave_out_padding(term, loss.node, elements.shape)
     else:
         term = OpenTerm(loss.name, "none")
         count_elements(term, elements.shape)

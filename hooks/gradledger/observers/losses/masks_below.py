@@ -19,6 +19,7 @@ from gradledger.observers.losses.node_names import ADDITIONS, GUARDS, PRODUCTS
 from gradledger.observers.losses.saved_hooks import saved
 
 MAX_NODES = 24  # visited below one loss
+PADDED, LEAST_LENGTH = (2, 3), 2  # dimensions of padded rows, elements of the shortest of them
 
 # Losses of PyTorch that compare element by element.
 ELEMENTWISE_LOSSES = frozenset(
@@ -47,11 +48,31 @@ def mask_below(node: Any, shape: tuple[int, ...]) -> torch.Tensor | None:
     return _Search().at(node, shape)
 
 
+def left_by_padding(node: Any, shape: tuple[int, ...]) -> torch.Tensor | None:
+    """How many elements of a mean a mask of padding leaves in; negative if it is another one.
+
+    Rows of different lengths are padded at the end, or at the beginning. A mask of another form may
+    be a choice, such as that of a hole in an image, and its mean divides by all on purpose.
+    """
+    if len(shape) not in PADDED or shape[1] < LEAST_LENGTH:
+        return None
+    search = _Search()
+    mask = search.at(node, shape)
+    if mask is None or not search.of_masks:
+        return None
+    rises, falls = mask[:, 1:] >= mask[:, :-1], mask[:, 1:] <= mask[:, :-1]
+    is_padding = torch.stack([rises.all(), falls.all()]).any()
+    for is_mask in search.of_masks:
+        is_padding = is_padding & is_mask
+    return torch.where(is_padding, mask.sum(), -1)
+
+
 class _Search:
     """The search below one loss, which ends after ``MAX_NODES``: then, all elements may."""
 
     def __init__(self) -> None:
         self._visited = 0
+        self.of_masks: list[torch.Tensor] = []  # of each factor or fill, whether it is a mask
 
     def at(self, node: Any, shape: tuple[int, ...]) -> torch.Tensor | None:
         """The mask at a node."""
@@ -65,7 +86,7 @@ class _Search:
             return self._at_selection(node, shape)
         if name not in _MASKING and name not in _OF_SINGLE_ELEMENTS:
             return None
-        below, own = self._below(node, shape), _own_mask(node, name)
+        below, own = self._below(node, shape), self._own_mask(node, name)
         if own is None:
             return below
         own = own.expand(shape)
@@ -94,34 +115,41 @@ class _Search:
         if condition is None or condition.dtype is not torch.bool:
             return None
         result: torch.Tensor | None = None
-        for index, edge in graph_inputs(node):
+        inputs = graph_inputs(node)
+        if len(inputs) == 1:
+            self._note_mask(condition)
+        for index, edge in inputs:
             side, below = condition if index == 0 else ~condition, self._through(edge, shape)
             side = side.expand(shape) if below is None else side & below
             result = side if result is None else result | side
         return result
 
+    def _own_mask(self, node: Any, name: str) -> torch.Tensor | None:
+        """The mask that a node applies itself; None if none, or a factor of one number."""
+        if name.startswith("BinaryCrossEntropy"):
+            return self._zeros_and_ones(saved(node, "weight"))
+        if name not in _MASKING or len(graph_inputs(node)) != 1:
+            return None
+        if name == "MulBackward0":
+            return self._zeros_and_ones(
+                saved(node, "self" if node.next_functions[0][0] is None else "other")
+            )
+        filled = saved(node, "mask")
+        if filled is None or filled.dtype is not torch.bool:
+            return None
+        self._note_mask(filled)
+        return ~filled
 
-def _own_mask(node: Any, name: str) -> torch.Tensor | None:
-    """The mask that a node applies itself; None if it applies none, or a factor of one number."""
-    if name.startswith("BinaryCrossEntropy"):
-        return _zeros_and_ones(saved(node, "weight"))
-    if name not in _MASKING or len(graph_inputs(node)) != 1:
-        return None
-    if name == "MulBackward0":
-        return _zeros_and_ones(
-            saved(node, "self" if node.next_functions[0][0] is None else "other")
-        )
-    filled = saved(node, "mask")
-    return None if filled is None or filled.dtype is not torch.bool else ~filled
+    def _note_mask(self, mask: torch.Tensor) -> None:
+        self.of_masks.append(torch.ones((), dtype=torch.bool, device=mask.device))
 
-
-def _zeros_and_ones(factor: Any) -> torch.Tensor | None:
-    """Where a factor is one, if it is zero everywhere else; a weight leaves nothing out."""
-    if not isinstance(factor, torch.Tensor) or not factor.dim() or factor.is_complex():
-        return None
-    if factor.layout is not torch.strided:
-        return None
-    counted = factor.detach() != 0
-    if factor.dtype is torch.bool:
-        return counted
-    return counted | ~((factor.detach() == 1) == counted).all()
+    def _zeros_and_ones(self, factor: Any) -> torch.Tensor | None:
+        """Where a factor is one, if it is zero everywhere else; a weight leaves nothing out."""
+        if not isinstance(factor, torch.Tensor) or not factor.dim() or factor.is_complex():
+            return None
+        if factor.layout is not torch.strided:
+            return None
+        counted = factor.detach() != 0
+        is_mask = ((factor.detach() == 1) == counted).all()
+        self.of_masks.append(is_mask)
+        return counted | ~is_mask
