@@ -25,7 +25,10 @@ FIRST_MICRO_BATCHES = 16
 MOST_NODES = 64
 MOST_ELEMENTS = 2**22  # a loss over more is not computed again: it may take memory for each
 ABSOLUTE, SQUARE = "AbsBackward0", 2
-_REDUCE = {"MeanBackward0": torch.mean, "SumBackward0": torch.sum}  # over all elements
+_REDUCE: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {  # over all elements
+    "MeanBackward0": torch.Tensor.mean,
+    "SumBackward0": torch.Tensor.sum,
+}
 _ABOVE_LOSSES = ADDITIONS | JOINS | RESHAPES | SCALINGS | frozenset(REDUCTIONS)
 
 
