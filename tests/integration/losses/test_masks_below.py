@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.graph import save_on_cpu
 
-from gradledger.observers.losses.masks_below import mask_below
+from gradledger.observers.losses.masks_below import left_by_padding, mask_below
 from gradledger_monitor.ingest import schema
 from helpers.training import recording
 
@@ -89,6 +89,7 @@ def test_other_factors_leave_out_nothing(loss: Sum) -> None:
     assert term_of(loss, nn.Linear(4, 1)).tokens == 15
 
 
+HOLES = [0, 3, 1, 4, 2]
 MEANS: dict[str, tuple[bool, Sum]] = {
     "both": (True, lambda p, y, k: F.mse_loss(p * k, y * k)),
     "absolute": (True, lambda p, y, k: F.l1_loss(p * k, y * k)),
@@ -101,7 +102,6 @@ MEANS: dict[str, tuple[bool, Sum]] = {
     "weights": (False, lambda p, y, k: F.mse_loss(p * (k + 0.5), y * (k + 0.5))),
     "no mask": (False, lambda p, y, k: F.mse_loss(p, y)),
 }
-HOLES = [0, 3, 1, 4, 2]
 
 
 @pytest.mark.parametrize(("is_padded", "loss"), MEANS.values(), ids=list(MEANS))
@@ -118,6 +118,11 @@ def test_a_batch_without_padding_is_a_vector_as_those_with_padding_are() -> None
     assert (ones.reduction, ones.tokens) == ("none", 15)
     none = term_of(lambda p, y, k: F.mse_loss(p * (k < 0), y), nn.Linear(4, 1))
     assert (none.reduction, none.tokens, none.weight) == ("none", 0, None)
+
+
+def test_an_empty_mean_is_not_searched() -> None:
+    p = torch.ones(0, 5, requires_grad=True)
+    assert left_by_padding(F.mse_loss(p * torch.ones(0, 5), p).grad_fn, (0, 5)) is None
 
 
 def test_a_mask_that_a_saved_tensor_hook_holds_is_not_read() -> None:

@@ -292,7 +292,7 @@ def _elements_term(loss: LossNode, elements: Elements) -> OpenTerm:
         term = OpenTerm(loss.name, _reduction_of(loss), uniform=True)
         count_elements(term, _reduced_shape(loss))
         _leave_out(term, counted_mask(loss))
-        if loss.elements.custom is None:
+        if elements.custom is None:
             _leave_out_padding(term, loss.node, elements.shape)
     else:
         term = OpenTerm(loss.name, "none")

@@ -54,17 +54,35 @@ def left_by_padding(node: Any, shape: tuple[int, ...]) -> torch.Tensor | None:
     Rows of different lengths are padded at the end, or at the beginning. A mask of another form may
     be a choice, such as that of a hole in an image, and its mean divides by all on purpose.
     """
-    if len(shape) not in PADDED or shape[1] < LEAST_LENGTH:
+    if len(shape) not in PADDED or shape[1] < LEAST_LENGTH or 0 in shape:
+        return None
+    if not _may_mask(node):
         return None
     search = _Search()
     mask = search.at(node, shape)
     if mask is None or not search.of_masks:
         return None
-    rises, falls = mask[:, 1:] >= mask[:, :-1], mask[:, 1:] <= mask[:, :-1]
-    is_padding = torch.stack([rises.all(), falls.all()]).any()
+    least, most = mask.to(torch.int8).diff(dim=1).aminmax()
+    is_padding = (least >= 0) | (most <= 0)
     for is_mask in search.of_masks:
         is_padding = is_padding & is_mask
     return torch.where(is_padding, mask.sum(), -1)
+
+
+def _may_mask(node: Any) -> bool:
+    """Whether any node of the search may apply a mask: most means have none, and this is quick."""
+    queue = [node]
+    for _ in range(MAX_NODES):
+        if not queue:
+            break
+        current = queue.pop()
+        name = current.name()
+        weighs = name.startswith("BinaryCrossEntropy") and saved(current, "weight") is not None
+        if weighs or name in _MASKING or name == "WhereBackward0":
+            return True
+        if name in _OF_SINGLE_ELEMENTS or name in _SHAPES:
+            queue += [below for below, _ in current.next_functions if below is not None]
+    return False
 
 
 class _Search:
