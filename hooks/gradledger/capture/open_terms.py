@@ -295,8 +295,6 @@ def _leave_out_padding(term: Term, left: int) -> None:
     term.elements, term.element_weight = term.tokens, term.weight
     term.reduction, term.tokens = "none", left
     term.weight_min = term.weight_max = term.weight
-    if not left:
-        term.weight = term.weight_min = term.weight_max = None
 
 
 def _scalar_weight(term: Term, upstream: float) -> None:

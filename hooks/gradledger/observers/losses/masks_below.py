@@ -52,7 +52,8 @@ def left_by_padding(node: Any, shape: tuple[int, ...]) -> torch.Tensor | None:
     """How many elements of a mean a mask of padding leaves in; negative if it is another one.
 
     Rows of different lengths are padded at the end, or at the beginning. A mask of another form may
-    be a choice, such as that of a hole in an image, and its mean divides by all on purpose.
+    be a choice, such as that of a hole in an image, and its mean divides by all on purpose. So may
+    one that leaves one element of each row in, as that of the action that was taken.
     """
     if len(shape) not in PADDED or shape[1] < LEAST_LENGTH or 0 in shape:
         return None
@@ -63,7 +64,7 @@ def left_by_padding(node: Any, shape: tuple[int, ...]) -> torch.Tensor | None:
     if mask is None or not search.of_masks:
         return None
     least, most = mask.to(torch.int8).diff(dim=1).aminmax()
-    is_padding = (least >= 0) | (most <= 0)
+    is_padding = ((least >= 0) | (most <= 0)) & (mask.sum(1).amax() > 1)
     for is_mask in search.of_masks:
         is_padding = is_padding & is_mask
     return torch.where(is_padding, mask.sum(), -1)
