@@ -78,7 +78,8 @@ def token_mean(outputs, labels, num_items_in_batch):
     return loss / num_items_in_batch                            # labels of the whole window
 
 trainer = Trainer(..., compute_loss_func=token_mean)
-# average_tokens_across_devices=True, the default, counts the labels of all processes""",
+# With average_tokens_across_devices=True, the default, it counts the labels of all processes. If it
+# is False, and the loss is already divided by num_items_in_batch, True alone is the fix.""",
     "lightning": """\
 # in the LightningModule, where the loader returns whole windows:
 def __init__(self):
