@@ -17,6 +17,7 @@ from gradledger_monitor.model.losses.repeated import IN_PARTS, UNREACHED
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.unmeasured import LEFT_OR_ASSIGNED, NO_BACKWARD
 from gradledger_monitor.rules.balance.diagnosis import ADDED_AGAIN, diagnose
+from gradledger_monitor.rules.framework_fixes import PREPARED_SCHEDULE
 from gradledger_monitor.rules.loop.grads_not_zeroed import (
     ALSO_NOT_ZEROED,
     FIX_APART,
@@ -739,14 +740,22 @@ def test_a_rate_by_micro_batch_that_moves_or_stays_high_is_in_order() -> None:
     assert of_pytorch == ("none", 0)
 
 
-def advancing(by: int, *, total: int, steps: int = 12) -> Finding | None:
+def advancing(by: int, *, total: int, steps: int = 12, **run: Any) -> Finding | None:
     sent = [
         record([term(10, 1.0)], n, events=[Event("schedule", 0, own=False)] * by)
         for n in range(1, steps + 1)
     ]
     for n, each in enumerate(sent):
         each.scheduled, each.schedule_total = by * n, total
-    return finding_of("scheduler.step_every_microbatch", *map(facts, sent))
+    return finding_of("scheduler.step_every_microbatch", *(facts(each, **run) for each in sent))
+
+
+def test_a_prepared_scheduler_that_steps_once_for_each_process_gets_the_fix_for_it() -> None:
+    accelerate = {"config": {"framework": "accelerate"}, "world_size": 4}
+    finding = advancing(4, total=12, **accelerate)
+    assert finding is not None and finding.fix == PREPARED_SCHEDULE
+    several = advancing(2, total=6, **accelerate)
+    assert several is not None and several.fix != PREPARED_SCHEDULE
 
 
 def test_a_schedule_that_makes_several_steps_for_each_of_the_optimizer_ends_too_early() -> None:

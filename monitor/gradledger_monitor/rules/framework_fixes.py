@@ -166,6 +166,13 @@ PREPARED = """\
 # an optimizer that is not prepared does not know where a window ends:
 optimizer = accelerator.prepare(optimizer)"""
 
+# In place of that of scheduler.step_every_microbatch, on several processes.
+PREPARED_SCHEDULE = """\
+# a prepared scheduler makes one step for each process: plan it in these, or do not prepare it
+steps = optimizer_steps * accelerator.num_processes
+scheduler = get_scheduler(name, optimizer, num_training_steps=steps)
+scheduler = accelerator.prepare(scheduler)"""
+
 # Of ranks that each compute the same training: no call that one of them makes is wrong.
 ONE_TRAINING = """\
 # To train one model on all data, share out the data (DistributedSampler) and wrap the model in
@@ -202,7 +209,7 @@ def fix(run: RunInfo, rule: str, plain: str, of_page: str = "") -> str:
     ``of_page`` is the one snippet that the page of the rule shows.
     ``tests/museum/fixes`` and ``tests/frameworks/fixes`` run the fixes that are shown.
     """
-    if plain in (PREPARED, ONE_TRAINING, MEASURE):
+    if plain in (PREPARED, PREPARED_SCHEDULE, ONE_TRAINING, MEASURE):
         return plain
     name = framework(run)
     if _is_same(plain, name):

@@ -464,6 +464,7 @@ OF_SOMETHING_ELSE = {
     "run.stalled.FIX_GUARD": "it counts and prints",
     "scaler.skipped_steps": "the first scale; or it raises an error",
     "schedule": "the plan of a learning rate",
+    "framework_fixes.PREPARED_SCHEDULE": "the plan of a learning rate",
     "scheduler.step_every_microbatch.FIX_SEVERAL": "the same",
 }
 

@@ -8,6 +8,7 @@ from gradledger_monitor.ingest.schema import StepRecord
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.rules.definition import DEFAULTS
+from gradledger_monitor.rules.framework_fixes import PREPARED_SCHEDULE, framework
 from gradledger_monitor.rules.number_text import counted, significant
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_applicable, not_measured
 from gradledger_monitor.rules.schedule.rates import learning_rates
@@ -216,12 +217,14 @@ def _steps_several(window: Window, advance: int) -> Outcome:
     total, count = record.schedule_total, record.scheduled
     if not _is_past(record):
         return OK
+    run = window.facts.run
+    is_by_process = framework(run) == "accelerate" and advance == run.world_size
     return finding(
         "warning",
         f"The LR scheduler makes {advance} steps for each optimizer step",
         f"Between the last optimizer step and this one, the schedule made {advance} steps. "
         f"{_end(count, total, window.facts.step)}",
-        FIX_SEVERAL,
+        PREPARED_SCHEDULE if is_by_process else FIX_SEVERAL,
         schedule_advance=advance,
         schedule_steps=count,
         planned_steps=total,
