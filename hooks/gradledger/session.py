@@ -30,6 +30,7 @@ from gradledger.delivery.http_client import Client
 from gradledger.delivery.pipeline import Pipeline, ResolvedRecord
 from gradledger.delivery.uploader import HEARTBEAT_SECONDS
 from gradledger.integrations import FrameworkCallbacks
+from gradledger.observers.accumulation import divisor_of_accelerate
 from gradledger.on_finding import FindingHandler, Policy
 from gradledger.records import (
     CheckpointRecord,
@@ -229,6 +230,9 @@ class Session:
         assert self._run is not None
         self._run.optimizers = self.recorder.windows.names
         self._run.environment |= call_sites.in_use()
+        divisor = divisor_of_accelerate()
+        if divisor is not None:
+            self._run.environment["gradient_accumulation_steps"] = str(divisor)
         commit = provenance.commit()  # reads files, so not on the training thread
         if commit is not None:
             self._run.environment["commit"] = commit

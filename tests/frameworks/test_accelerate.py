@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from frameworks.stored_run import config_of, evaluations_of
+from gradledger.observers.accumulation import divisor_of_accelerate
 from helpers.loops import EQUAL
 from helpers.service import running_service
 from helpers.training import (
@@ -124,6 +125,13 @@ def test_a_right_loop_is_balanced(loss_of: Any, lengths: Any) -> None:
     trained(recording(recorded), data, loss_of)
     evaluation = recorded.evaluation()
     assert (accused(evaluation), evaluation.verdict) == ({}, "balanced")
+
+
+@pytest.mark.parametrize(("steps", "divisor"), [(MICRO_BATCHES, MICRO_BATCHES), (1, None)])
+def test_what_its_backward_divides_by_is_read(steps: int, divisor: int | None) -> None:
+    accelerate.state.AcceleratorState._reset_state(True)
+    accelerate.Accelerator(gradient_accumulation_steps=steps, cpu=True)
+    assert divisor_of_accelerate() == divisor
 
 
 def test_a_schedule_of_the_wrapped_optimizer_is_seen() -> None:

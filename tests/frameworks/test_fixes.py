@@ -25,6 +25,9 @@ CONFIGURED = {
     "lightning": "lightning",
     "trainer": "transformers",
 }
+STATED = {  # by the framework
+    "accelerate_entered_twice": {"Accelerator": "in use", "gradient_accumulation_steps": "4"},
+}
 COST = "ddp.missing_no_sync"  # Lightning's manual backward communicates; the gradient is the same
 # By the programs, and by what watches them.
 IMPORTED = ("accelerate", "lightning.pytorch", "transformers.trainer", "museum.fixes.proof")
@@ -46,12 +49,13 @@ def test_the_fix_that_is_shown_makes_the_gradient_exact(
     config = {"framework": CONFIGURED[name.partition("_")[0]]}
     ranks = 2 if name in FRAMEWORKS_ON_RANKS else 1
     rule, fix = {**FRAMEWORKS, **FRAMEWORKS_ON_RANKS}[name]
-    wrong = run(stage, program, ranks, config=config)
+    environment = STATED.get(name, {})
+    wrong = run(stage, program, ranks, config=config, environment=environment)
     assert wrong.fault > REAL
     assert wrong.finding(rule).fix == fixes()[fix]
     script = tmp_path / program.name
     script.write_text(fixed(program.read_text(), wrong.finding(rule).fix))
-    right = run(stage, script, ranks, config=config)
+    right = run(stage, script, ranks, config=config, environment=environment)
     assert right.fault < EXACT
     assert (right.result.verdict, right.result.findings) == ("balanced", [])
 

@@ -88,3 +88,36 @@ def test_rows_that_are_means_of_their_entries_weigh_what_their_elements_do() -> 
     """A row that adds up its entries weighs what they do."""
     assert rows(element_weight=1 / 4, weight=1 / 16).verdict == "incomplete"
     assert rows(element_weight=1 / 16, weight=1 / 16).verdict == "balanced"
+
+
+EARLY = "loop.step_every_microbatch"
+STATED = {"Accelerator": "in use", "gradient_accumulation_steps": "4"}
+
+
+def of_accelerate(
+    k: int, environment: dict[str, str] = STATED, batches: tuple[int, ...] = ()
+) -> set[str]:
+    """What is reported of windows of k means, each of which is divided by 4."""
+    each, steps = term(8, 1 / 4 / 8, divisors=[4.0], kind="MseLossBackward0"), []
+    for n, drawn in enumerate(batches or (k + 1, k, k, k - 1), start=1):
+        steps.append(facts(record([each] * k, n, batches=drawn), environment=environment))
+    return {rule for rule in accused(judged(steps)) if rule in ("reduction.partial_window", EARLY)}
+
+
+def test_windows_that_accelerate_divides_by_another_number_are_reported() -> None:
+    assert of_accelerate(2) == {"reduction.partial_window"}
+    assert of_accelerate(32) == {"reduction.partial_window"}
+    assert of_accelerate(1) == {EARLY}
+    assert of_accelerate(4) == set()
+
+
+def test_several_backwards_of_one_batch_or_none_are_no_window_of_another_length() -> None:
+    assert of_accelerate(8, batches=(5, 4, 4, 3)) == set()  # two losses of each batch
+    assert of_accelerate(2, batches=(5, 4, 4, 3)) == set()  # of every second batch
+    assert of_accelerate(1, batches=(5, 4, 4, 3)) == set()
+
+
+@pytest.mark.parametrize("without", STATED)
+def test_what_accelerate_does_not_state_is_no_divisor_of_a_window(without: str) -> None:
+    environment = {key: value for key, value in STATED.items() if key != without}
+    assert [of_accelerate(k, environment) for k in (1, 2, 32)] == [set()] * 3

@@ -21,13 +21,25 @@ class Accumulation(Observer):
 
     def step_begins(self, step: OpenStep, window: Any) -> None:
         """What Accelerate states at this moment, if it is in use; and who stepped before."""
-        state = getattr(sys.modules.get("accelerate.state"), "GradientState", None)
-        shared = getattr(state, "_shared_state", None)  # an instance would create the state
-        if isinstance(shared, dict) and shared.get("sync_gradients") is False:
+        if _of_accelerate().get("sync_gradients") is False:
             step.fields["accumulating"] = True
         other = _stepping_on_each(step.micro_batches, step.optimizer)
         if other is not None:
             step.fields["stepped_each"] = other
+
+
+def divisor_of_accelerate() -> int | None:
+    """By how many micro-batches its backward divides, if by several."""
+    settings = _of_accelerate().get("plugin_kwargs")
+    steps = settings.get("num_steps") if isinstance(settings, dict) else None
+    return steps if isinstance(steps, int) and steps > 1 else None
+
+
+def _of_accelerate() -> dict[str, Any]:
+    """What Accelerate states of its windows; nothing, if it is not in use."""
+    state = getattr(sys.modules.get("accelerate.state"), "GradientState", None)
+    shared = getattr(state, "_shared_state", None)  # an instance would create the state
+    return shared if isinstance(shared, dict) else {}
 
 
 def _stepping_on_each(micro_batches: list[CountedMicroBatch], index: int) -> int | None:

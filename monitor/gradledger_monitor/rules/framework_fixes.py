@@ -75,7 +75,8 @@ FRAMEWORK_FIXES: dict[str, dict[str, str]] = {
 # If the loop divides by K: step after each K-th backward, or leave out the division. If backward
 # stands after the loop over the micro-batches, move it into that loop.
 # accumulate() ends a window where the loader ends, too: if the batches of a window are drawn before
-# it, GradientAccumulationPlugin(num_steps=K, sync_with_dataloader=False) avoids that.""",
+# it, GradientAccumulationPlugin(num_steps=K, sync_with_dataloader=False) avoids that. It counts a
+# micro-batch each time it is entered: enter it once for each, with all models.""",
         "fabric": """\
 fabric.backward(loss)                # divided for the accumulation, as before
 if (i + 1) % K == 0:                 # step once per window, not once per micro-batch

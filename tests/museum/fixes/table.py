@@ -264,6 +264,7 @@ FRAMEWORKS = {
     ),
     "accelerate_divided_in_the_call": (_DOUBLE, f"{_ONCE}[accelerate]"),
     "accelerate_divided_twice": (_DOUBLE, f"{_ONCE}[accelerate]"),
+    "accelerate_entered_twice": (_PARTIAL, "reduction.partial_window.FIX_COUNTED"),
     "accelerate_generator_leaks": (
         "loop.grads_not_zeroed",
         "loop.grads_not_zeroed.FIX_BEFORE",

@@ -57,6 +57,7 @@ MAY_DIVIDE_TWICE = (
 )
 DIVERGENCES = ("KlDiv", "SoftCrossEntropy")
 DIVIDED_BY = "Each loss is divided by {}"
+BY_ACCELERATE = "Accelerate divides each loss by {}, its gradient_accumulation_steps"
 UNDIVIDED_MEANS = (
     "each micro-batch adds up several means, and nothing divides them: if they are of several "
     "models or heads, the division by K is missing; if they are of samples, the loss is a sum; "
@@ -165,6 +166,37 @@ def by_number_beside_k(
             evidence = DIVIDED_BY.format(divisor)
             return Diagnosis("partial", objective=objective, ratio=k / divisor, evidence=evidence)
     return None
+
+
+def divisor_of_accelerate(facts: StepFacts, past: Sequence[Closed]) -> int | None:
+    """By how many micro-batches ``accelerator.backward`` divides, if each is another batch.
+
+    Of one batch, several losses may have a backward each, or other parts of a model the backward.
+    Accelerate draws one batch ahead.
+    """
+    steps = facts.run.environment.get("gradient_accumulation_steps", "")
+    drawn, k = facts.record.batches, len(facts.record.micro_batches)
+    if not steps.isdecimal() or "Accelerator" not in facts.run.environment:
+        return None
+    each = [c.batches == c.micro_batches for c in wrong_windows(past)]
+    shown = 2 * (sum(each) + (drawn == k)) > len(each) if each else drawn in (k, k + 1)
+    return int(steps) if shown else None
+
+
+def by_accelerate(
+    facts: StepFacts, objective: Objective, balance: float, past: Sequence[Closed]
+) -> Diagnosis | None:
+    """B = k/m of means in windows of k micro-batches, and Accelerate divides each by m."""
+    m, k = divisor_of_accelerate(facts, past), facts.micro_batches_of(objective)
+    if m is None or k in (1, m) or facts.record.accumulating or reductions(objective) != {"mean"}:
+        return None
+    scale = facts.run.declared_scale or 1.0
+    windows = [(c.micro_batches, (c.balance or 0.0) / scale) for c in wrong_windows(past)]
+    fits = all(Near(b, facts.tolerance)(n / m) for n, b in [*windows, (k, balance)])
+    if not fits or not is_divided_by(objective, m):
+        return None
+    evidence = BY_ACCELERATE.format(m)
+    return Diagnosis("partial", objective=objective, ratio=k / m, evidence=evidence)
 
 
 def _counts(objective: Objective) -> set[float | None]:

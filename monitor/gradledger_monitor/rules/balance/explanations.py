@@ -21,6 +21,7 @@ from gradledger_monitor.rules.balance.after_backward import (
 from gradledger_monitor.rules.balance.counts import FOLLOWED, SHOWN, tokens_by_index
 from gradledger_monitor.rules.balance.divisors import (
     are_shares,
+    by_accelerate,
     by_discarded,
     by_divisors_of_micro_batches,
     by_k_and_constant,
@@ -88,7 +89,8 @@ def explain(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> D
        2 tokens in 2 micro-batches, a plain sum has B = N = K = 2. Or some ranks have no tokens in
        micro-batches that the divisor counts (``_by_idle``).
     3. The last fair window (``_partial``). It shows the K that the loop divides by. B = k/K of a
-       shorter window may equal 1/R or a coefficient, so this comes before both.
+       shorter window may equal 1/R or a coefficient, so this comes before both. Or the K that
+       Accelerate states, where the graph shows it.
     4. The ranks (``_by_ranks``), before a coefficient: authors multiply a loss by R on purpose or
        by mistake.
     5. Coefficients (``_by_coefficient``), before K, 1/K and 1/R: a constant in front of the loss
@@ -121,6 +123,7 @@ def explain(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> D
         or _by_weights(facts, objective, balance, past)
         or _by_idle(facts, objective)
         or _partial(facts, objective, balance, past)
+        or by_accelerate(facts, objective, balance, past)
         or _by_ranks(facts, objective, balance, past)
         or _by_coefficient(facts, objective, balance, past)
         or by_group_of_ranks(facts, objective, balance)

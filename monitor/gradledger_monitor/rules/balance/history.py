@@ -19,10 +19,12 @@ from gradledger_monitor.rules.balance.counts import (
     followed_count,
     steps_of_one_window,
 )
+from gradledger_monitor.rules.balance.divisors import divisor_of_accelerate
 from gradledger_monitor.rules.balance.evidence import (
     Near,
     has_known_unit,
     is_bare_reduction,
+    is_divided_by,
     is_mean,
     is_mean_by_weight,
     is_one_divided_cross_entropy,
@@ -181,7 +183,8 @@ def by_history(
     if single and whole and not varies:
         if facts.record.accumulating or any(c.pattern == "unprepared" for c in past):
             return Diagnosis("unprepared", objective=objective, ratio=1 / divisor)
-        if is_one_divided_cross_entropy(objective):
+        stated = divisor == divisor_of_accelerate(facts, past) and is_divided_by(objective, divisor)
+        if stated or is_one_divided_cross_entropy(objective):
             return Diagnosis("early_step", objective=objective, ratio=1 / divisor)
     if _may_contain_k(facts, objective, balance):
         return Diagnosis("unmeasured", MAY_CONTAIN_K, objective)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gradledger_monitor.model.findings import Outcome
-from gradledger_monitor.rules.balance.divisors import DIVIDED_BY
+from gradledger_monitor.rules.balance.divisors import BY_ACCELERATE, DIVIDED_BY
 from gradledger_monitor.rules.gradient_scale_effects import (
     constant_factor_effect,
     intermittent_factor_effect,
@@ -46,6 +46,17 @@ if (i + 1) % K == 0:
 COUNT_FROM_ONE = """\
 # Count the micro-batches from 1, so that the first window is a full one."""
 
+FIX_COUNTED = """\
+# accumulate() counts a micro-batch each time it is entered.
+# enter it once for each micro-batch, with all models:
+for x, y in loader:
+    with accelerator.accumulate(model, other):
+        accelerator.backward(loss_fn(model(x), y))
+        optimizer.step()
+        optimizer.zero_grad()
+# without accumulate(), for each micro-batch; what backward divides by is undone:
+accelerator.backward(loss * accelerator.gradient_accumulation_steps / len(window))"""
+
 FIX_LEFT_OUT = """\
 # before the loop:
 done = 0
@@ -67,7 +78,8 @@ class PartialWindow(Rule):
 
     A window of k micro-batches has a balance of k/K, where K is the number of micro-batches in
     the last window with a correct balance; or in the first one, if it comes later. Or windows of
-    several lengths have a balance of k/K of one number, where most hold K micro-batches. Or all
+    several lengths have a balance of k/K of one number, where most hold K micro-batches. Or
+    Accelerate states K, the graph shows this division, and no window holds K micro-batches. Or all
     have k, and a division by k - 1 or k + 1 is written: that is information, because the number may
     be a weight.
 
@@ -86,7 +98,8 @@ class PartialWindow(Rule):
     **When it is silent**
 
     The balance of the short window is correct; all windows are equally long, and what divides them
-    differs from their length by more than 1, or is 2, or may be a count of the batch.
+    differs from their length by more than 1, or is 2, or may be a count of the batch, and is not
+    stated by Accelerate.
 
     **Incidents**
 
@@ -110,6 +123,8 @@ class PartialWindow(Rule):
         usual = f"The last balanced window held {counted(full, 'micro-batch')}"
         if window.balance.evidence == DIVIDED_BY.format(full):
             return _always(window, full)
+        if window.balance.evidence == BY_ACCELERATE.format(full):
+            return _of_accelerate(window, full)
         if constant != 1:
             held = counted(full, "micro-batch")
             usual = f"Windows of {held} have a balance of {significant(constant)}"
@@ -126,6 +141,24 @@ class PartialWindow(Rule):
             factor=round(ratio, 6),
             **({"batches_left_out": window.balance.left_out} if window.balance.left_out else {}),
         )
+
+
+def _of_accelerate(window: Window, divisor: int) -> Outcome:
+    """Its windows end elsewhere than where the optimizer steps."""
+    k, ratio = micro_batches(window), window.balance.ratio
+    return finding(
+        "warning",
+        f"A window of {counted(k, 'micro-batch')} is divided by {divisor}",
+        f"{window.balance.evidence}. This window holds {counted(k, 'micro-batch')}, so its balance "
+        f"is {significant(balance(window))} = {k}/{divisor}{of_declared(window)}. accumulate() "
+        "counts one micro-batch each time it is entered, and ends a window where the loader ends, "
+        f"unless sync_with_dataloader=False. {constant_factor_effect(ratio, window.facts)}.",
+        FIX_COUNTED,
+        balance=round(balance(window), 6),
+        micro_batches=k,
+        usual_micro_batches=divisor,
+        factor=round(ratio, 6),
+    )
 
 
 def _left_out(window: Window) -> str:
