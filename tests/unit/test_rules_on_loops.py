@@ -751,7 +751,7 @@ def advancing(by: int, *, total: int, steps: int = 12, **run: Any) -> Finding | 
 
 
 def test_a_prepared_scheduler_that_steps_once_for_each_process_gets_the_fix_for_it() -> None:
-    accelerate = {"config": {"framework": "accelerate"}, "world_size": 4}
+    accelerate: dict[str, Any] = {"config": {"framework": "accelerate"}, "world_size": 4}
     finding = advancing(4, total=12, **accelerate)
     assert finding is not None and finding.fix == PREPARED_SCHEDULE
     several = advancing(2, total=6, **accelerate)
