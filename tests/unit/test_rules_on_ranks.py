@@ -137,6 +137,18 @@ def test_a_comm_hook_that_was_not_seen_to_average_leaves_the_gradient_open() -> 
     )
 
 
+def test_of_backwards_that_synchronise_one_of_several_models_no_volume_is_stated() -> None:
+    """Two models, of which ``accumulate()`` has one."""
+    in_part = rank("sync", "sync", "sync", sync_bytes=3_000_000)
+    in_part.micro_batches[-1].collectives = 2
+    finding = finding_of(TOO_OFTEN, in_part, in_part)
+    assert finding is not None and finding.evidence["wasted_bytes"] is None
+    assert finding.summary.startswith(
+        "2 gradient synchronisations per step can be avoided. Some ran fewer collectives than the "
+        "last backward"
+    )
+
+
 def test_under_fsdp_it_may_be_meant_and_is_information() -> None:
     finding = finding_of(TOO_OFTEN, *[rank("sync", "sync", wrapper="fsdp2")] * 2)
     assert finding is not None and finding.severity == "info"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gradledger_monitor.ingest.schema import StepRecord
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.ranks.manual_all_reduce import ManualAllReduce
 from gradledger_monitor.model.step_facts import StepFacts
@@ -15,6 +16,11 @@ FIX = """\
 last = i == len(window) - 1                   # of this window, which may be a short one
 with contextlib.nullcontext() if last else model.no_sync():
     compute_loss(model(x), y).backward()      # forward also under no_sync()"""
+
+IN_PART = (
+    "Some ran fewer collectives than the last backward, as where no_sync() or accumulate() has one "
+    "of several wrapped models. "
+)
 
 
 class MissingNoSync(Rule):
@@ -79,7 +85,8 @@ class MissingNoSync(Rule):
         wasted = len(set(synchronised[:-1]) - claimed)  # another optimizer has the rest
         if not wasted:
             return ok("another optimizer has stepped on what was synchronised before the last")
-        moved = None if record.sync_bytes is None else record.sync_bytes * wasted
+        in_part = _runs_fewer(record, synchronised)
+        moved = None if record.sync_bytes is None or in_part else record.sync_bytes * wasted
         sharded = record.wrapper != "ddp"
         separate = facts.separate_losses or facts.may_be_separate_losses
         accumulates = not separate and facts.micro_batches_of(facts.objective) > 1
@@ -87,7 +94,7 @@ class MissingNoSync(Rule):
             "info" if sharded or not accumulates else "warning",
             f"Gradients are synchronised {len(synchronised)} times per step",
             f"{counted(wasted, 'gradient synchronisation')} per step can be avoided"
-            f"{_volume(facts, moved)}. {_effect(facts)}"
+            f"{_volume(facts, moved)}. {IN_PART if in_part else ''}{_effect(facts)}"
             + (" Under FSDP it saves memory, so it may be intended." if sharded else ""),
             FIX_FSDP2 if record.wrapper == "fsdp2" else FIX,
             synchronisations=len(synchronised),
@@ -133,6 +140,12 @@ def _by_hand(facts: StepFacts, all_reduce: ManualAllReduce) -> Outcome:
         wasted=repeats,
         micro_batches=facts.micro_batches,
     )
+
+
+def _runs_fewer(record: StepRecord, synchronised: list[int]) -> bool:
+    """Whether a backward before the last ran fewer collectives: one of several wrapped models."""
+    *before, last = (record.micro_batches[index].collectives or 0 for index in synchronised)
+    return record.wrapper == "ddp" and any(count < last for count in before)
 
 
 def _volume(facts: StepFacts, moved: int | None) -> str:
