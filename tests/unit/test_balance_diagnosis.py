@@ -991,7 +991,7 @@ def test_products_with_cached_gradients_may_add_up_without_a_division(
 
 def test_a_sum_with_weights_of_its_own_may_pass_on_cached_gradients() -> None:
     inside = {"weight_min": 0.1, "weight_max": 0.9, "elements": 12, "element_weight": 1.0}
-    chunk = term(12, 0.5, "none", undivided=True, **inside)
+    chunk = term(12, 0.5, "none", undivided=True, weight_size=0.6, **inside)
     chunk = dataclasses.replace(chunk, kind="SumBackward0")
     assert not_measured(first(facts(record([chunk] * 4)), before(48.0))) == PASSED_ON
 

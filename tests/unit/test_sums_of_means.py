@@ -140,3 +140,21 @@ def test_a_learned_weight_of_one_mean_in_a_window_is_a_factor(
 
     evaluation = judged([facts(of(n)) for n in range(1, 6)])
     assert (evaluation.findings, evaluation.verdict) == ([], verdict)
+
+
+def test_a_weighted_sum_over_samples_is_divided_by_them() -> None:
+    """Squared errors of five samples of twelve entries, weighted by their noise."""
+
+    def of(number: int, divisor: float, **signs: float) -> StepRecord:
+        sums = term(60, 3 / divisor, "none", size=60, rows=5, elements=60, divisors=(divisor,))
+        sums.kind, sums.element_weight = "SumBackward0", 1 / divisor
+        sums.weight_min, sums.weight_max = 0.5 / divisor, 9 / divisor
+        sums.weight_size = signs.get("size")
+        return record([sums] * 4, number)
+
+    right = judged([facts(of(n, 20.0)) for n in range(1, 6)])
+    assert (right.findings, right.verdict) == ([], "balanced")
+    without_k = judged([facts(of(n, 5.0)) for n in range(1, 6)])
+    assert [finding.rule for finding in without_k.findings] == ["reduction.missing_division"]
+    of_both_signs = judged([facts(of(n, 20.0, size=3 / 20)) for n in range(1, 6)])
+    assert of_both_signs.verdict == "incomplete"  # may be products with cached gradients

@@ -200,6 +200,7 @@ def readings_of(terms: list[WeightedTerm], weighted_inside: bool) -> Iterator[Re
                 continue
             ledger = ledger_in(unit, group)
             if ledger is not None:
+                unit = "rows" if unit == "weighted_rows" else unit
                 yield Reading(unit, ledger, group, of_part=group is not terms)
 
 
@@ -213,7 +214,7 @@ def _possible_units(terms: list[WeightedTerm], weighted_inside: bool) -> tuple[s
     if weighted_inside and _are_ctc(losses) and all(loss.elements for loss in losses):
         return "elements", "counted_elements"
     if weighted_inside:
-        return "elements", "counted_elements", "tokens"
+        return "elements", "counted_elements", "weighted_rows", "tokens"
     # a vector of losses may be divided by anything: tokens are more likely
     if all(loss.class_weight and loss.reduction != "none" for loss in losses):
         return "class_weight", "tokens", "rows", "positions"
@@ -299,6 +300,8 @@ def _count_and_weight(t: WeightedTerm, unit: str) -> tuple[float, float] | None:
         each = number(term.element_weight)
         count = term.elements if unit == "elements" else t.tokens
         return None if each is None or not count else (float(count), abs(each) * t.factor)
+    if unit == "weighted_rows":
+        return _rows_of_weighted(t)
     if unit in ("loss_weights", "sizes"):
         size = number(term.weight_size)  # weights of both signs are divided by their absolute sum
         total = weight if size is None else abs(size) * t.factor
@@ -322,6 +325,19 @@ def _count_and_weight(t: WeightedTerm, unit: str) -> tuple[float, float] | None:
         return None
     # a mean has a fixed total weight: with more units, each has less
     return float(units), weight * t.tokens / units if mean and units != t.tokens else weight
+
+
+def _rows_of_weighted(t: WeightedTerm) -> tuple[float, float] | None:
+    """The rows of a sum over elements that the loss weighs, and what the sum gives each element.
+
+    As the images of a diffusion model, weighted by their noise. Weights of both signs are those of
+    steps, as advantages are: an episode is no row.
+    """
+    term, each = t.loss_term, number(t.loss_term.element_weight)
+    sums = term.kind.startswith("SumBackward") and term.weight_size is None
+    if each is None or not sums or not term.rows or term.elements != term.size:
+        return None
+    return float(term.rows), abs(each) * t.factor
 
 
 def _are_no_sums(units: float, t: WeightedTerm) -> bool:

@@ -53,10 +53,11 @@ MAY_CONTAIN_K = (
     "declare scale= with the balance that is intended"
 )
 UNDIVIDED_SUM = (
-    "the loss is a sum of elements whose meaning is not known, and nothing divides it: if it is a "
-    "function of a whole micro-batch, such as of its correlations, the division by K is missing; "
+    "the loss is a sum of elements whose meaning is not known, and nothing divides it{}: if it is "
+    "a function of a whole micro-batch, such as of its correlations, the division by K is missing; "
     "declare scale= with the balance that is intended"
 )
+BUT_A_CONSTANT = " but the constant in front of it"
 COUNT_BESIDE = (
     "the loss is divided by what another loss of the window counts, as a detector divides by its "
     'matched boxes; if that is intended, declare contract="sample"'
@@ -189,7 +190,8 @@ def by_history(
     if _may_contain_k(facts, objective, balance):
         return Diagnosis("unmeasured", MAY_CONTAIN_K, objective)
     if _may_lack_k(facts, objective):
-        return Diagnosis("unmeasured", UNDIVIDED_SUM, objective)
+        but = "" if objective.coefficient is None else BUT_A_CONSTANT
+        return Diagnosis("unmeasured", UNDIVIDED_SUM.format(but), objective)
     return Diagnosis("constant", objective=objective)
 
 
