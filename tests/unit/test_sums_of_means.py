@@ -158,3 +158,22 @@ def test_a_weighted_sum_over_samples_is_divided_by_them() -> None:
     assert [finding.rule for finding in without_k.findings] == ["reduction.missing_division"]
     of_both_signs = judged([facts(of(n, 20.0, size=3 / 20)) for n in range(1, 6)])
     assert of_both_signs.verdict == "incomplete"  # may be products with cached gradients
+
+
+def test_samples_of_a_weighted_sum_that_micro_batches_divide_by_their_own() -> None:
+    """By hand: each micro-batch has 1/4, so that 2 of 20 samples have 1/4 instead of 1/10."""
+
+    def of(number: int) -> StepRecord:
+        batches = []
+        for rows, inner in ((2, 5.0), (5, 1.0), (7, 2.0), (6, 3.0)):
+            each, size = 1 / (4 * rows), 12 * rows
+            sums = term(size, inner * each, "none", size=size, rows=rows, elements=size)
+            sums.kind, sums.element_weight, sums.divisors = "SumBackward0", each, [4.0, rows]
+            sums.weight_min, sums.weight_max = 0.1 * each, 9 * each
+            batches.append([sums])
+        return record(batches, number)
+
+    (unequal,) = judged([facts(of(n)) for n in range(1, 6)]).findings
+    assert unequal.rule == "reduction.token_weights_unequal"
+    assert unequal.evidence["misallocation"] == pytest.approx(0.15)
+    assert unequal.evidence["relative_weights"] == pytest.approx([2.5, 1.0, 5 / 7, 5 / 6], rel=1e-3)

@@ -58,7 +58,8 @@ class WeightedTerm(WeightedTokens):
 class Reading:
     """One way to count an objective: the unit, and the ledger in this unit."""
 
-    # "tokens", "class_weight", "rows", "positions", "elements", "counted_elements",
+    # "tokens", "class_weight", "rows", "weighted_rows": rows of a loss that weighs its elements,
+    # "positions", "elements", "counted_elements",
     # "loss_weights": the weights that the loss gives its tokens, added up; or "micro_batches": of a
     # loss that is a function of a whole micro-batch
     unit: str
@@ -200,7 +201,6 @@ def readings_of(terms: list[WeightedTerm], weighted_inside: bool) -> Iterator[Re
                 continue
             ledger = ledger_in(unit, group)
             if ledger is not None:
-                unit = "rows" if unit == "weighted_rows" else unit
                 yield Reading(unit, ledger, group, of_part=group is not terms)
 
 

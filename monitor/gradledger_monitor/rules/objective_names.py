@@ -28,7 +28,12 @@ from gradledger_monitor.rules.number_text import counted, significant
 ELEMENT = "element"
 _CAPITAL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _BY_UTTERANCE = "CtcLoss"
-_IN_UNITS = {"rows": "row", "positions": "position", "micro_batches": "micro-batch"}
+_IN_UNITS = {
+    "rows": "row",
+    "weighted_rows": "row",
+    "positions": "position",
+    "micro_batches": "micro-batch",
+}
 _BY_HAND = ("mean", "sum")  # which does not show what they are for
 _ORDINALS = ("first", "second", "third", "fourth")
 # By the beginning of the autograd node's name.

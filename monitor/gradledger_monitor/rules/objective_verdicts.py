@@ -24,6 +24,7 @@ from gradledger_monitor.rules.rule import Window
 _UNITS = {
     "class_weight": "class weights",
     "rows": "rows",
+    "weighted_rows": "rows",
     "positions": "positions",
     "elements": "elements",
     "counted_elements": "elements",

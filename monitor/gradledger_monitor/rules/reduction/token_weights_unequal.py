@@ -447,7 +447,9 @@ def _loss_sentence(facts: StepFacts, objective: Objective) -> str:
     the loop multiplies the gradients of each rank by another number, or a mask leaves out elements
     that its divisor may count."""
     reported, token = facts.loss_reported, _loss_token(facts)
-    if objective.reading.unit in ("rows", "positions") or may_count_more(facts, objective):
+    if objective.reading.unit in ("rows", "weighted_rows", "positions") or may_count_more(
+        facts, objective
+    ):
         return ""
     by_rank = facts.all_reduce is not None and bool(facts.all_reduce.factors)
     if reported is None or token is None or by_rank:
