@@ -152,3 +152,14 @@ def test_a_resume_some_steps_before_is_named_with_its_step() -> None:
     assert sentence(*CALM, *again) == "At step 7, the process was started again."
     long_ago = [step(number, 1.0) for number in range(8, 90)]
     assert sentence(*CALM, loaded, *long_ago) == ""
+
+
+def test_another_loss_in_the_backward_is_no_larger_batch() -> None:
+    """Its own count is not compared with that of the loss before it."""
+    calm = [record([term(32, 1 / 32)], number) for number in range(1, 7)]
+    further = term(4_096, 100.0 / 4_096, kind="MseLossBackward0")
+    assert sentence(*calm, record([[term(32, 1 / 32), further]], 7)) == ""
+    more = [record([[term(32, 1 / 32), further]], number) for number in range(7, 12)]
+    assert sentence(*calm, *more) == ""
+    larger = sentence(*calm, record([term(320, 1 / 320)], 7))
+    assert larger.startswith("At step 7, the batch in ")

@@ -121,6 +121,33 @@ def test_gradients_of_another_call_are_measured_if_the_loss_or_its_data_shows_it
     assert finding is not None and finding.severity == severity
 
 
+@pytest.mark.parametrize(
+    ("divisor", "calls", "loaders", "rule"),
+    [
+        (1.0, (1, 2), [], "loop.discarded_microbatches"),  # a probe on new data before each step
+        (1.0, (1, 2), [1, 1], "loop.discarded_microbatches"),  # from a loader of its own
+        (1.0, (1, 2), [2, 1], "loop.zeroed_every_microbatch"),  # both are training data
+        (1.0, (1, 1), [], "loop.zeroed_every_microbatch"),
+        (2.0, (1, 2), [], "loop.zeroed_every_microbatch"),  # divided by the number of both
+    ],
+)
+def test_a_whole_loss_of_another_call_before_each_step_is_measured(
+    divisor: float, calls: tuple[int, int], loaders: list[int], rule: str
+) -> None:
+    steps = []
+    for number in range(1, 13):
+        weights = [1 / 10 / divisor] * 2
+        sent = record([term(10, weight) for weight in weights], number, loader_batches=loaders)
+        for index, micro_batch in enumerate(sent.micro_batches):
+            micro_batch.call, micro_batch.fresh = calls[index], True
+            micro_batch.constant_target = False
+            micro_batch.fingerprint = 100.0 * number + index
+        steps.append(facts(sent))
+    findings = {f.rule: f.severity for f in judged(steps).findings if not f.inhibited_by}
+    assert findings.get(rule) == ("info" if "discarded" in rule else "error")
+    assert len([severity for severity in findings.values() if severity != "info"]) <= 1
+
+
 @pytest.mark.parametrize("data", [1.0, 3.0])
 def test_the_last_data_of_a_list_is_lost_where_the_first_comes_next(data: float) -> None:
     """Although it is the same each time."""

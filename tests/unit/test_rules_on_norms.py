@@ -372,3 +372,26 @@ def test_the_norm_of_another_parameter_group_is_neither_a_spike_nor_an_explosion
         steps.append(facts(window))
     reported = {f.rule for f in judged(steps).findings}
     assert reported == (set() if added else {"norm.spike", "norm.exploding"})
+
+
+@pytest.mark.parametrize(
+    ("raised", "explodes", "expected"),
+    [
+        (True, False, set[str]()),  # the norm follows the constant that multiplies the loss
+        (True, True, {"norm.spike", "norm.exploding"}),  # beyond it, after the ramp
+        (False, False, {"norm.spike", "norm.exploding"}),
+    ],
+)
+def test_a_norm_that_rises_with_the_weight_of_its_loss_does_not_explode(
+    raised: bool, explodes: bool, expected: set[str]
+) -> None:
+    """A weight of 1 rises to 41 from step 101 to 140."""
+    steps = []
+    for number in range(1, 401):
+        ramp = 1.0 + min(max(number - 100, 0), 40)
+        beyond = 20.0 if explodes and number > 300 else 1.0
+        terms = [term(8, (ramp if raised else 1.0) / 8, coefficient=ramp if raised else 1.0)]
+        window = record(terms, number, norm=ramp * beyond)
+        window.micro_batches[0].loss = ramp * beyond
+        steps.append(facts(window))
+    assert {f.rule for f in judged(steps).findings if f.rule.startswith("norm")} == expected

@@ -124,6 +124,7 @@ class WindowState(Struct, frozen=True, forbid_unknown_fields=True, array_like=Tr
     resumed: str
     batches: int | None
     scaled_by: float | None
+    batch_tokens: int | None
 
 
 class OptimizerState(Struct, frozen=True, forbid_unknown_fields=True):

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules import outliers
-from gradledger_monitor.rules.balance.patterns import Closed
+from gradledger_monitor.rules.balance.patterns import Closed, forms
 from gradledger_monitor.rules.number_text import significant
 from gradledger_monitor.rules.rule import Window
 from gradledger_monitor.rules.state import declare
@@ -122,8 +122,9 @@ def _settings(window: Window, within: int) -> Iterator[tuple[str, int, float, fl
 
 
 def _tokens(facts: StepFacts, past: Sequence[Closed]) -> Iterator[tuple[str, int, float, float]]:
-    """The tokens of the window, against the median of those before."""
-    counts = [c.tokens for c in past if c.tokens]
+    """The tokens of the window, against the median of those before that have the same losses."""
+    losses = tuple(sorted(forms(facts.terms)))
+    counts = [c.batch_tokens for c in past if c.batch_tokens and c.losses == losses]
     now = facts.batch_tokens
     if not counts or not now:
         return

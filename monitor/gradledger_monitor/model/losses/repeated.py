@@ -88,8 +88,11 @@ def have_calls_and_data_apart(lost: Sequence[MicroBatch], applied: IndexedMicroB
 
 
 def has_batch_for_each(record: StepRecord) -> bool:
-    """Whether DataLoaders delivered as many batches in the window as it has backwards, or more."""
-    drawn = sum(record.loader_batches) or record.batches
+    """Whether one DataLoader delivered as many batches in the window as it has backwards, or more.
+
+    Another one may deliver those on which gradients are measured.
+    """
+    drawn = max(record.loader_batches, default=0) or record.batches
     return drawn is not None and drawn >= len(record.micro_batches)
 
 

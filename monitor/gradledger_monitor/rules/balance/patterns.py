@@ -128,6 +128,7 @@ class Closed(NamedTuple):
     resumed: str = ""  # what the loop continues from here
     batches: int | None = None  # that the only training DataLoader yielded since the last step
     scaled_by: float | None = None  # with ``scaled_to``: what the loop multiplied the gradients by
+    batch_tokens: int | None = None  # of all ranks, whatever their weights
 
     @classmethod
     def of(cls, facts: StepFacts, diagnosis: Diagnosis) -> Closed:
@@ -157,6 +158,7 @@ class Closed(NamedTuple):
             _resumed(facts),
             facts.record.batches,
             factor_of_loop(facts) if is_scaled_by_loop(facts) else None,
+            facts.batch_tokens,
         )
 
 

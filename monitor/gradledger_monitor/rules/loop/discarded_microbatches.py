@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from gradledger_monitor.ingest.schema import MicroBatch, StepRecord
+from gradledger_monitor.model.clipping import unscale_factor
 from gradledger_monitor.model.findings import Outcome, Withdrawal
 from gradledger_monitor.model.losses.names import IndexedMicroBatches
 from gradledger_monitor.model.losses.repeated import (
@@ -127,9 +128,10 @@ class DiscardedMicrobatches(Rule):
     distances: a guard against a bad batch discards what came before it. And so it is where the
     gradients of another backward call were zeroed, and a callback may measure them: their data is
     the same as the last time, while the data of the steps goes on, or their losses are not divided
-    by K, as those of the step are. It is a warning if the batches of the window show that an epoch
-    ended in it, or the data of the first window comes next for the first time, if most discards are
-    as far apart as the ones before, or if they are in more than one of eight windows.
+    by K, as those of the step are, or no loss is divided and the step applies one. It is a warning
+    if the batches of the window show that an epoch ended in it, or the data of the first window
+    comes next for the first time, if most discards are as far apart as the ones before, or if they
+    are in more than one of eight windows.
 
     **Why it matters**
 
@@ -230,8 +232,8 @@ class DiscardedMicrobatches(Rule):
             return _of_some_ranks(facts, by_rank, lost)
         self._count(facts.step)
         ends_epoch = self._ends_epoch(record)
-        undivided = not ends_epoch and _is_undivided(lost, facts.applied)
-        if not begins_anew and (is_held or undivided):
+        is_whole = not ends_epoch and are_of_whole_losses(lost, facts.applied)
+        if not begins_anew and (is_held or is_whole):
             self._repeats = True
             was_tail, self._is_one_tail = is_held and self._is_one_tail, False
             return Withdrawal("not_measured", HELD) if was_tail else _of_other_call(facts, lost)
@@ -431,17 +433,33 @@ def _is_scale_lowered(lost: Sequence[MicroBatch], applied: Sequence[MicroBatch])
     return min(before) >= LEAST_SCALE and min(before) >= LOWERED * max(after)
 
 
-def _is_undivided(lost: Sequence[MicroBatch], applied: IndexedMicroBatches) -> bool:
-    """Whether the losses of another call are not divided by K, and those of the step are."""
+def are_of_whole_losses(lost: Sequence[MicroBatch], applied: IndexedMicroBatches) -> bool:
+    """Whether the losses of another call are no parts of a window.
+
+    They are not divided by K, and those of the step are. If the step applies one micro-batch, none
+    of them is divided by the number of all.
+    """
     k = len(applied)
     batches = [m for _, m in applied]
     reductions = {term.reduction for m in (*lost, *batches) for term in m.terms}
-    if k == 1 or len(reductions) != 1 or not have_calls_and_data_apart(lost, applied):
+    if not lost or len(reductions) != 1 or not have_calls_and_data_apart(lost, applied):
         return False
+    if k == 1:
+        return all(_is_whole(m) for m in (*lost, *batches))
     whole, parts = ([max(_loss_factors(m), default=0.0) for m in of] for of in (lost, batches))
     return min(parts) > 0 and all(
         math.isclose(one, k * part, rel_tol=UNDIVIDED) for one in whole for part in parts
     )
+
+
+def _is_whole(micro_batch: MicroBatch) -> bool:
+    """Whether the token weights of its main loss add up to 1."""
+    balances = [
+        abs(weight) * (term.tokens or 0) * unscale_factor(micro_batch)
+        for term in micro_batch.terms
+        if (weight := number(term.weight)) is not None
+    ]
+    return math.isclose(max(balances, default=0.0), 1.0, rel_tol=UNDIVIDED)
 
 
 def _loss_factors(micro_batch: MicroBatch) -> Iterator[float]:

@@ -11,7 +11,12 @@ from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.unmeasured import without_backward
 from gradledger_monitor.rules.definition import DEFAULTS
-from gradledger_monitor.rules.loop.discarded_microbatches import GUARDED, LastZeroed, WindowLengths
+from gradledger_monitor.rules.loop.discarded_microbatches import (
+    GUARDED,
+    LastZeroed,
+    WindowLengths,
+    are_of_whole_losses,
+)
 from gradledger_monitor.rules.loop.dropped_windows import dropped_by_guard
 from gradledger_monitor.rules.number_text import counted
 from gradledger_monitor.rules.objective_names import counted_tokens
@@ -52,13 +57,13 @@ class ZeroedEveryMicrobatch(Rule):
     The same data run again (LBFGS), also with another loss (``loop.discarded_microbatches`` states
     that); the parameters changed before the gradients were zeroed (SAM); gradients are moved to
     other buffers and back (``main_grad`` of Megatron); the earlier backward belongs to another
-    optimizer, which may step later; another backward call, on the same data as in the window
-    before, which the training DataLoader did not deliver, while the data of the steps goes on
-    (``loop.discarded_microbatches`` states that); some windows hold a single micro-batch, so the
-    loop discards one now and then (a guard); windows of four lengths or more, of which one
-    micro-batch is applied, undivided, which withdraws the finding (``loop.dropped_windows`` counts
-    what a guard drops); a loss or a norm was not finite in a micro-batch that was discarded, and
-    finite in the one that was not.
+    optimizer, which may step later; another backward call, on data that the training DataLoader did
+    not deliver, where this is the same as in the window before, while the data of the steps goes
+    on, or no loss is divided (``loop.discarded_microbatches`` states that); some windows hold a
+    single micro-batch, so the loop discards one now and then (a guard); windows of four lengths or
+    more, of which one micro-batch is applied, undivided, which withdraws the finding
+    (``loop.dropped_windows`` counts what a guard drops); a loss or a norm was not finite in a
+    micro-batch that was discarded, and finite in the one that was not.
 
     **Incidents**
 
@@ -103,7 +108,8 @@ class ZeroedEveryMicrobatch(Rule):
         total = len(record.micro_batches)
         only_one_applied = total > 1 and len(lost) == total - 1
         is_held = self._last_zeroed.is_held(lost, facts.applied)
-        is_measured = is_held and not has_batch_for_each(record)
+        is_whole = are_of_whole_losses(lost, facts.applied)
+        is_measured = (is_held or is_whole) and not has_batch_for_each(record)
         all_fresh = all(m.fresh for m in record.micro_batches)
         zeroed = only_one_applied and all_fresh and not is_measured
         before, self._before = self._before, total if zeroed else 0

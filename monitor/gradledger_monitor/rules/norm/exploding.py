@@ -10,6 +10,7 @@ from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.rules.circumstances import Onset
 from gradledger_monitor.rules.definition import DEFAULTS, Parameter
 from gradledger_monitor.rules.loss.common import OPPOSED, may_be_opposed
+from gradledger_monitor.rules.norm.loss_weights import LossWeights
 from gradledger_monitor.rules.number_text import counted, significant
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_measured
 from gradledger_monitor.rules.schedule.rates import learning_rates
@@ -45,9 +46,10 @@ class Exploding(Rule):
 
     **When it is silent**
 
-    The norm grows while the loss falls (early training of LoRA, warm-up); several optimizers
-    train on different losses (a GAN). Once a parameter group is added, such as of a backbone that
-    is unfrozen, the next 100 steps are the first.
+    The norm grows while the loss falls (early training of LoRA, warm-up); several optimizers train
+    on different losses (a GAN). Once a parameter group is added, such as of a backbone that is
+    unfrozen, or a constant that multiplies a loss is raised, as in the annealing of a divergence,
+    the next 100 steps are the first.
 
     **Incidents**
 
@@ -70,6 +72,7 @@ class Exploding(Rule):
         _last=deque[tuple[float, float]],
         _before=float,
         _groups=int,
+        _weights=LossWeights,
         _most=float,
         _count=int,
         _above=int,
@@ -82,6 +85,7 @@ class Exploding(Rule):
         self._last: deque[tuple[float, float]] = deque(maxlen=self.growing + 1)
         self._before = 0.0  # the largest norm before those, less 0.1% for each step since
         self._groups = 0  # parameter groups, whose norm it is
+        self._weights = LossWeights()
         self._most = 0.0
         self._count = 0
         self._above = 0
@@ -102,8 +106,10 @@ class Exploding(Rule):
         if may_be_opposed(facts):
             return OPPOSED
         groups = len(learning_rates(facts.record))
-        if groups != self._groups:  # the norm is of other parameters: the next 100 are the first
-            self._groups, self._count, self._most, self._above = groups, 0, 0.0, 0
+        if self._weights.have_risen(facts) or groups != self._groups:
+            # the norm is of other parameters or a larger loss: the next 100 are the first
+            self._groups, self._count, self._most, self._above, self._grown = groups, 0, 0.0, 0, 0
+            self._last.clear()
         self._count += 1
         self._grown = self._grown + 1 if self._last and norm > self._last[-1][0] else 0
         if len(self._last) > self.growing:

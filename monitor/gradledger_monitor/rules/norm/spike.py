@@ -9,6 +9,7 @@ from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.rules.circumstances import Onset
 from gradledger_monitor.rules.definition import DEFAULTS, Parameter
 from gradledger_monitor.rules.loss.common import OPPOSED, may_be_opposed
+from gradledger_monitor.rules.norm.loss_weights import LossWeights
 from gradledger_monitor.rules.norm.trend import FarthestValues, LogTrend
 from gradledger_monitor.rules.number_text import counted, significant, times
 from gradledger_monitor.rules.rule import (
@@ -83,7 +84,8 @@ class Spike(Rule):
     batch of heavy-tailed data: they are counted, and the decision tree states them (one that was
     more than 30 times the average is information, so that the chart marks it). A loss that
     jumps and falls from there, step by step, as it does on new data or a new task. For 50 steps
-    after a parameter group was added, such as of a backbone that is unfrozen.
+    after a parameter group was added, such as of a backbone that is unfrozen, or a constant that
+    multiplies a loss was raised.
     Several optimizers that train on different losses (a GAN).
 
     **Incidents**
@@ -110,6 +112,7 @@ class Spike(Rule):
         _loss=LogTrend,
         _reached=FarthestValues,
         _groups=int,
+        _weights=LossWeights,
         _high=int,
         _loss_up=int,
         _jump=tuple[float, float],
@@ -132,6 +135,7 @@ class Spike(Rule):
         self._norm, self._loss = LogTrend(), LogTrend()
         self._reached = FarthestValues()  # of the norms, in standard deviations
         self._groups = 0  # parameter groups, whose norm it is
+        self._weights = LossWeights()
         self._high = 0
         self._loss_up = 0  # steps in a row after a jump with the loss out of its range
         self._jump = (0.0, 0.0)  # the largest norm of the jump, and its ratio to the average
@@ -173,7 +177,7 @@ class Spike(Rule):
             return OPPOSED
         self._count += 1
         groups = len(learning_rates(facts.record))
-        if groups != self._groups:
+        if self._weights.have_risen(facts) or groups != self._groups:
             self._groups = groups
             self._begin_anew()
         if self._norm.count < self.needed:
@@ -208,7 +212,7 @@ class Spike(Rule):
         return report
 
     def _begin_anew(self) -> None:
-        """The norm is of other parameters from here on, as after a backbone was unfrozen."""
+        """The norm is of other parameters or a larger loss, as after a backbone was unfrozen."""
         self._norm, self._high, self._loss_up = LogTrend(), 0, 0
         self._largest = (0.0, self._largest[1])
 
