@@ -130,6 +130,10 @@ class OptimizerWindow:
         groups = getattr(self.optimizer, "param_groups", ())
         return [p for group in groups for p in group["params"]]
 
+    def parameter_count(self) -> int:
+        """How many these are."""
+        return sum(len(group["params"]) for group in getattr(self.optimizer, "param_groups", ()))
+
     @property
     def probed_parameters(self) -> list[Any]:
         """The parameters whose gradients are read, without those that the script has dropped."""

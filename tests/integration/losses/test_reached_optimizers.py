@@ -245,7 +245,20 @@ def many(
     return list(zip(head, body, strict=True))
 
 
+class FarHead(Model):
+    """The head's features are computed from the body's in many steps, below which they part."""
+
+    def losses(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        hidden = self.run(self.body, x)
+        features = (hidden.detach() if self.detached else hidden) + 0.1 * self.head.bias.mean()
+        for _ in range(2 * reached_optimizers.NEAR):
+            features = features.tanh()
+        return F.mse_loss(hidden, x.detach()), F.cross_entropy(self.head(features), y)
+
+
+@pytest.mark.parametrize("model", [Model, FarHead])
 def test_the_whole_graph_is_followed_in_some_backwards_only(
+    model: type[Model],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     walks: list[object] = []
@@ -257,12 +270,14 @@ def test_the_whole_graph_is_followed_in_some_backwards_only(
 
     monkeypatch.setattr(reached_optimizers._Walk, "_run", counted)
     count = 100
-    assert many(Model(plain), lambda _: True, count) == [({HEAD}, {BODY})] * count
+    reached = {BODY} if model is Model else {HEAD, BODY}
+    assert many(model(plain), lambda _: model is Model, count) == [({HEAD}, reached)] * count
     assert len(walks) <= reached_optimizers.SAME + count // reached_optimizers.EVERY + 1
 
 
-def test_a_loss_that_is_detached_later_counts_no_more_at_once() -> None:
-    losses = many(Model(plain), lambda number: number >= 30, 60)
+@pytest.mark.parametrize("model", [Model, FarHead])
+def test_a_loss_that_is_detached_later_counts_no_more_at_once(model: type[Model]) -> None:
+    losses = many(model(plain), lambda number: number >= 30, 60)
     assert losses == [({HEAD}, {HEAD, BODY})] * 30 + [({HEAD}, {BODY})] * 30
 
 

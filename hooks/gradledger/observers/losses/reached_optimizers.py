@@ -11,10 +11,10 @@ backward several losses, when the backward has ended: what checkpointing compute
 FSDP2 had gathered, is known then. The graph is read, never evaluated or kept.
 
 If the answer was the same in a row of backwards, the whole graph is followed in some of the next
-ones only. In the others, each loss is followed for a few nodes, to confirm what it reaches: it must
-reach the same optimizers there, and the nodes must be the same ones. If a loss is attached farther
-down, it is missing in a few windows, but none has a loss too many. The gradients show whether the
-backward reached another optimizer than the losses did before.
+ones only. In the others, each loss is followed on one way to each optimizer, which must still end
+at a parameter of it. And the first nodes below each loss must be of the same kinds. If a loss is
+attached farther down, it is missing in a few windows, but none has a loss too many. The gradients
+show whether the backward reached another optimizer than the losses did before.
 
 A way that leads through a custom function with several outputs (a compiled module, a reentrant
 checkpoint) proves nothing, unless the same losses use all of its outputs: the function may detach
@@ -42,7 +42,8 @@ if TYPE_CHECKING:
 
 MAX_OPTIMIZERS = 16  # where there are more, each holds a parameter or a layer of one model
 SAME, EVERY = 8, 16  # backwards in a row with the same answer; the whole graph in one of these
-NEAR, NEAR_ALL = 64, 512  # nodes below a loss, and below all, in which its optimizers are confirmed
+NEAR, NEAR_ALL = 24, 256  # nodes below a loss, and below all, that must be of the same kinds
+MAX_SEARCHES = 8  # for ways to the optimizers of one kind of backward
 MAX_KNOWN = 64  # kinds of backwards in a process
 MAX_NODES = 50_000  # visits in one backward, about 20 ms
 TOO_LARGE = f"the graph of several losses has more than {MAX_NODES} nodes"
@@ -70,16 +71,13 @@ class ReachedOptimizers:
         windows = self._windows.of_this_thread()
         if not 1 < len(windows) <= MAX_OPTIMIZERS:
             return False
-        owners: dict[int, int] = {}
-        for number, window in enumerate(windows):
-            for parameter in window.parameters():
-                owners[id(parameter)] = owners.get(id(parameter), 0) | 1 << number
         reach = micro_batch.reach = Reach()
-        key = (*map(id, windows), len(owners), *((term.kind, term.reduction) for term in terms))
+        sizes = [window.parameter_count() for window in windows]
+        key = (*map(id, windows), *sizes, *((term.kind, term.reduction) for term in terms))
         if len(self._answers) == MAX_KNOWN and key not in self._answers:
             self._answers.clear()
         answers = self._answers.setdefault(key, _Answers())
-        walk = reach.walk = _Walk(reach, windows, owners, answers)
+        walk = reach.walk = _Walk(reach, windows, answers)
         for loss, term in zip(losses, terms, strict=True):
             nodes = [loss.path.function or loss.node, *loss.alike]
             walk.start(term, nodes, inside=loss.compiled is not None)
@@ -105,13 +103,27 @@ class ReachedOptimizers:
 
 
 @dataclass(slots=True)
+class _Way:
+    """From a loss down to a parameter of an optimizer, or to a node of the first way to that."""
+
+    loss: int
+    optimizer: int
+    start: int  # the node of the loss at which it begins
+    edges: list[int]  # which input of each node is the next one
+    joins: int = -1  # after how many edges of the first way the node comes at which this one ends
+
+
+@dataclass(slots=True)
 class _Answers:
     """Which optimizers the losses of some backwards reach: a mask of losses for each of them."""
 
     reached: list[int] = field(default_factory=list)
-    near: list[int] = field(default_factory=list)  # the nodes near each loss, as a number
+    near: int = 0  # the kinds of the nodes near the losses, as a number
     same: int = 0  # backwards in a row
     confirmed: int = 0  # since the whole graph was followed
+    owners: dict[int, int] = field(default_factory=dict)  # optimizers of each parameter, by id
+    ways: list[_Way] = field(default_factory=list)  # of each loss to each optimizer it reaches
+    searches: int = 0  # for these
 
 
 class _Walk:
@@ -127,15 +139,15 @@ class _Walk:
         self,
         reach: Reach,
         windows: list[OptimizerWindow],
-        owners: dict[int, int],
         answers: _Answers,
     ) -> None:
         self.unknown = ""
         self._answers = answers
         self.inside: dict[Any, set[int]] = {}  # leaves (by id) below a backward inside of a node
         self._reach = reach
-        self._windows, self._owners = windows, owners
+        self._windows, self._owners = windows, answers.owners
         self._terms: list[OpenTerm] = []
+        self._starts: list[list[Any]] = []  # of each loss
         self._queue: list[tuple[int, int, Any, int, int]] = []  # a heap: see ``_push``
         self._pushed = self._every = 0
         self._complete = 0  # losses that have reached every optimizer: they need not go on
@@ -148,6 +160,7 @@ class _Walk:
         """Follow a loss from these nodes; ``inside``: it is computed inside a compiled graph."""
         number = len(self._terms)
         self._terms.append(term)
+        self._starts.append(nodes)
         self._every |= 1 << number
         for node in nodes:
             self._push(node, -number - 1 if inside else 0, 1 << number)
@@ -156,8 +169,9 @@ class _Walk:
         """Follow all losses, and note which optimizers each reaches."""
         self._reach.walk = None
         with guard.fail_open("the search for the optimizers of a loss", self._fail):
-            near = self._follow_near()
+            near = self._kinds_near()
             if not self._is_confirmed(near):
+                self._read_owners()
                 self._run()
                 self._remember(near)
         self._note()
@@ -166,44 +180,46 @@ class _Walk:
         guard.report(where, error)
         self.unknown = f"{where} failed: {type(error).__name__}"
 
-    def _follow_near(self) -> list[tuple[int, int]]:
-        """For each loss, the optimizers that it reaches within a few nodes, and which nodes."""
+    def _read_owners(self) -> None:
+        """Of the parameters, which optimizers hold each now."""
+        owners: dict[int, int] = {}
+        for number, window in enumerate(self._windows):
+            for parameter in window.parameters():
+                owners[id(parameter)] = owners.get(id(parameter), 0) | 1 << number
+        self._owners = self._answers.owners = owners
+
+    def _kinds_near(self) -> int:
+        """The kinds of the first nodes below the losses, as a number; 0: too early to compare."""
         if self._answers.same < SAME - 1 or self.inside:
-            return []  # it is too early to compare them
+            return 0
         limit = min(NEAR, NEAR_ALL // len(self._terms))
-        return [self._near(1 << bit, limit) for bit in range(len(self._terms))]
+        kinds: list[Any] = []
+        visited: set[Any] = set()
+        for starts in self._starts:
+            nodes = [node for node in starts if node not in visited]
+            visited.update(nodes)
+            for node in nodes:  # which grows
+                kinds.append(type(node))
+                if isinstance(node, BackwardCFunction) and _is_opaque(node):
+                    continue  # what is below it is not sure
+                for each, _ in node.next_functions:
+                    if each is None:
+                        kinds.append(None)
+                    elif each not in visited and len(nodes) < limit:
+                        visited.add(each)
+                        nodes.append(each)
+        return hash(tuple(kinds))
 
-    def _near(self, bit: int, limit: int) -> tuple[int, int]:
-        owners, names = 0, []
-        nodes = [node for *_, node, _, mask in self._queue if mask & bit]
-        visited = set(nodes)
-        for node in nodes:  # which grows
-            names.append(name := _name(node))
-            below = node.next_functions
-            if not below and name == PARAMETER:
-                owners |= self._owners_of(id(node.variable))
-            elif isinstance(node, BackwardCFunction) and output_count(node) != 1:
-                break  # what is below it is not sure
-            for each, _ in below:
-                if each is None:
-                    names.append("")
-                elif each not in visited and len(nodes) < limit:
-                    visited.add(each)
-                    nodes.append(each)
-        return owners, hash(tuple(names))
-
-    def _is_confirmed(self, near: list[tuple[int, int]]) -> bool:
-        """Whether each loss reaches the optimizers that it reached before, within a few nodes."""
+    def _is_confirmed(self, near: int) -> bool:
+        """Whether each loss still reaches the optimizers that it reached before."""
         answers = self._answers
         if answers.same < SAME or answers.confirmed == EVERY or not near:
             return False
-        for bit, (owners, nodes) in enumerate(near):
-            expected = sum(1 << n for n, mask in enumerate(answers.reached) if mask >> bit & 1)
-            if expected & ~owners:
-                answers.same = 0  # they are farther away
-                return False
-            if nodes != answers.near[bit]:
-                return False
+        if near != answers.near or not answers.ways:
+            return False
+        if not self._end_at_parameters(answers.ways):
+            answers.same, answers.ways = 0, []
+            return False
         for window, mask in zip(self._windows, answers.reached, strict=True):
             if not mask and window.read_marks() != window.marks:
                 return False  # a loss reaches it now
@@ -211,14 +227,88 @@ class _Walk:
         self._reached = answers.reached
         return True
 
-    def _remember(self, near: list[tuple[int, int]]) -> None:
+    def _end_at_parameters(self, ways: list[_Way]) -> bool:
+        """Whether ways that were found before still end at a parameter of their optimizer."""
+        first: dict[int, list[Any]] = {}  # the nodes of the first way to each optimizer
+        for way in ways:
+            starts = self._starts[way.loss]
+            if way.start >= len(starts):
+                return False
+            nodes = [starts[way.start]]
+            for edge in way.edges:
+                below = nodes[-1].next_functions
+                if edge >= len(below) or below[edge][0] is None:
+                    return False
+                if isinstance(nodes[-1], BackwardCFunction) and _is_opaque(nodes[-1]):
+                    return False
+                nodes.append(below[edge][0])
+            if way.joins >= 0:
+                if nodes[-1] is not first[way.optimizer][way.joins]:
+                    return False
+            elif not self._holds(way.optimizer, nodes[-1]):
+                return False
+            first.setdefault(way.optimizer, nodes)
+        return True
+
+    def _holds(self, optimizer: int, node: Any) -> bool:
+        """Whether a node is a parameter of this optimizer."""
+        if node.next_functions or _name(node) != PARAMETER:
+            return False
+        return bool(self._owners_of(id(node.variable)) >> optimizer & 1)
+
+    def _search_ways(self) -> list[_Way]:
+        """A way of each loss to each optimizer that it reaches; empty if one is not found."""
+        ways: list[_Way] = []
+        for optimizer, reached in enumerate(self._reached):
+            first: dict[Any, int] = {}
+            for loss in range(len(self._terms)):
+                if not reached >> loss & 1:
+                    continue
+                way, nodes = self._search_way(loss, optimizer, first)
+                if way is None:
+                    return []
+                ways.append(way)
+                first = first or {node: index for index, node in enumerate(nodes)}
+        return ways
+
+    def _search_way(
+        self, loss: int, optimizer: int, first: dict[Any, int]
+    ) -> tuple[_Way | None, list[Any]]:
+        """The shortest one, with its nodes."""
+        starts = self._starts[loss]
+        nodes = list(starts)
+        above: dict[Any, tuple[Any, int]] = {node: (None, at) for at, node in enumerate(starts)}
+        for node in nodes:  # which grows
+            if node in first or self._holds(optimizer, node):
+                edges, passed = list[int](), [node]
+                upper, edge = above[node]
+                while upper is not None:
+                    edges.append(edge)
+                    passed.append(upper)
+                    upper, edge = above[upper]
+                way = _Way(loss, optimizer, edge, edges[::-1], first.get(node, -1))
+                return way, passed[::-1]
+            if _is_opaque(node) or len(nodes) > MAX_NODES:
+                continue
+            for index, (below, _) in enumerate(node.next_functions):
+                if below is not None and below not in above:
+                    above[below] = node, index
+                    nodes.append(below)
+        return None, []
+
+    def _remember(self, near: int) -> None:
         """Compare the answer with that of the last such backward."""
         answers = self._answers
         doubt = self.unknown or self._hiding or self._opaque or self.inside
         same = answers.reached == self._reached and not doubt
         answers.reached, answers.same = self._reached, answers.same + 1 if same else 0
-        answers.near = [nodes for _, nodes in near]
+        answers.near = near
         answers.confirmed = 0
+        if not same:
+            answers.ways = []
+        elif answers.same >= SAME and not answers.ways and answers.searches < MAX_SEARCHES:
+            answers.searches += 1
+            answers.ways = self._search_ways()
 
     def _run(self) -> None:
         """Visit the nodes in the reverse order of forward: each after all that are above it.
@@ -316,6 +406,11 @@ class _Walk:
                     term.reach[window] = None
                 else:
                     term.reach[window] = bool(sure or possible)
+
+
+def _is_opaque(node: Any) -> bool:
+    """Whether it is not known which inputs of a node an output of it depends on."""
+    return isinstance(node, BackwardCFunction) and output_count(node) != 1
 
 
 def _name(node: Any) -> str:
