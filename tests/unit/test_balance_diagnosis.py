@@ -897,7 +897,14 @@ def weighed(tokens: int, balance: float, **more: Any) -> Term:
 
 
 def test_weights_that_a_loss_gives_its_tokens_are_not_measured_without_its_elements() -> None:
-    assert not_measured(first(facts(record([weighed(10, 1.0)])))) == NO_ELEMENTS
+    one = term(10, 0.09, weight_min=0.0, weight_max=0.3)
+    of_both_signs = weighed(10, 1.0, weight_size=0.2)
+    for losses in ([one], [of_both_signs], [term(10, 0.05, weight_min=0.0, weight_max=0.3)] * 2):
+        assert not_measured(first(facts(record(losses)))) == NO_ELEMENTS
+
+
+def test_weights_of_one_micro_batch_that_add_up_to_one_are_a_weighted_mean() -> None:
+    assert first(facts(record([weighed(10, 1.0)]))).pattern == "fair"
 
 
 @pytest.mark.parametrize(
@@ -2298,6 +2305,7 @@ def test_a_window_is_remembered_with_its_balance_only_where_that_was_known() -> 
         unit="tokens",
         losses=("NllLossBackward0 mean ",),
         first=1,
+        batch_tokens=40,
     )
     assert fair.balance == pytest.approx(1.0)
     assert closed(record(right, post_factor=None))[:4] == (2, None, 40.0, "unmeasured")

@@ -324,7 +324,9 @@ def _of_main(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> 
     if objective.is_unmatched:
         return Diagnosis("unmeasured", UNMATCHED, objective)
     by_tokens = objective.weighted_inside and objective.reading.unit == "tokens"
-    if by_tokens and not objective.is_of_weighted_means(facts.tolerance):
+    if by_tokens and not (
+        objective.is_of_weighted_means(facts.tolerance) or is_one_weighted_mean(facts, objective)
+    ):
         return Diagnosis("unmeasured", NO_ELEMENTS, objective)
     if starts_from_earlier_losses(objective):
         return Diagnosis("unmeasured", ADDED_AGAIN, objective)
@@ -362,6 +364,13 @@ def _of_main(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> 
         by_contract = diagnosis.pattern not in NOT_MEASURED
         return Diagnosis("unmeasured", MASKED_TOKENS if by_contract else MASKED, objective)
     return diagnosis
+
+
+def is_one_weighted_mean(facts: StepFacts, objective: Objective) -> bool:
+    """Whether the weights that a loss gives the tokens of the only micro-batch add up to 1."""
+    balance = objective.ledger.balance / (facts.run.declared_scale or 1.0)
+    of_one_sign = all(term.loss_term.weight_size is None for term in objective.terms)
+    return of_one_sign and len(objective.ledger.lines) == 1 and Near(balance, facts.tolerance)(1.0)
 
 
 def _beside(
