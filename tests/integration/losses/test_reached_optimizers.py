@@ -275,6 +275,21 @@ def test_the_whole_graph_is_followed_in_some_backwards_only(
     assert len(walks) <= reached_optimizers.SAME + count // reached_optimizers.EVERY + 1
 
 
+def test_the_losses_of_the_only_optimizer_are_not_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not known before it steps: until then, an update by hand is looked for."""
+    walks: list[object] = []
+    monkeypatch.setattr(reached_optimizers._Walk, "_run", lambda walk: walks.append(walk))
+    model = nn.Linear(6, 5)
+    optimizer = torch.optim.SGD(model.parameters())
+    with recording():
+        for _ in range(4):
+            x, y = torch.randn(8, 6), torch.randint(0, 5, (8,))
+            (F.cross_entropy(model(x), y) + F.mse_loss(model(x), x[:, :5])).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    assert walks == []
+
+
 @pytest.mark.parametrize("model", [Model, FarHead])
 def test_a_loss_that_is_detached_later_counts_no_more_at_once(model: type[Model]) -> None:
     losses = many(model(plain), lambda number: number >= 30, 60)

@@ -68,7 +68,7 @@ class ReachedOptimizers:
         terms = micro_batch.terms
         if len(terms) < 2 or len(losses) != len(terms):
             return False
-        windows = self._windows.of_this_thread()
+        windows = [w for w in self._windows.of_this_thread() if w.optimizer is not None]
         if not 1 < len(windows) <= MAX_OPTIMIZERS:
             return False
         reach = micro_batch.reach = Reach()

@@ -249,6 +249,8 @@ class Shares(Observer):
         """Sample the gradients, and count the micro-batch where the loop copies them."""
         if self._coordinates is None or micro_batch.thread != self._thread or not micro_batch.alone:
             return
+        if world_size() == 1 and not self._has_copies():
+            return  # there is no rank to compare with
         own = self._arriving.total(self._coordinates)
         self._after = self._coordinates.gradients() if own is None else own
         self._is_own = own is not None
@@ -263,6 +265,12 @@ class Shares(Observer):
                 counted = CountedMicroBatch(micro_batch, fresh, before, sample_after=after)
                 counted.half = self._half
                 window.add_source(counted)
+
+    def _has_copies(self) -> bool:
+        """Whether an optimizer holds flat copies of the model's parameters."""
+        return bool(self._copied) or any(
+            share is not None and share.copies is not None for share in self._shares.values()
+        )
 
     def step_begins(self, step: OpenStep, window: OptimizerWindow) -> None:
         """Sample what the optimizer applies to its share."""
