@@ -16,8 +16,8 @@ class LossWeights:
     """The largest constant that multiplies each loss so far. A part of the state of rules.
 
     A ramp (annealing of a divergence, warm-up of an auxiliary loss) raises it, and the gradient
-    norm with it. Norms from before say nothing about those after it. An explosion does not change
-    the constant.
+    norm with it. Norms from before are no reference for those after it. An explosion does not
+    change the constant.
     """
 
     state: ClassVar[Mapping[str, Any]] = declare(_by_loss=dict[str, float], _steps=int)
