@@ -216,10 +216,7 @@ def _partial(
 
 
 def _by_idle(facts: StepFacts, objective: Objective) -> Diagnosis | None:
-    """B = m/(K * R), of m micro-batches with tokens: the rest, on some ranks, have none.
-
-    Or all elements of the rest have an advantage of zero.
-    """
+    """B = m/(K * R), of m micro-batches with tokens: the rest have none, or advantages of 0."""
     if without_tokens(facts, objective) is None:
         return None
     if has_advantages_of_zero(facts, objective):
