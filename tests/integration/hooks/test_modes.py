@@ -47,6 +47,20 @@ def test_modules_with_two_modes_are_read_in_the_backward() -> None:
     assert recorded == {1: (0, []), 2: trains, 3: trains, 5: trains, 10: evaluates, 15: evaluates}
 
 
+def test_the_modes_of_the_first_step_of_a_model_that_the_optimizer_names() -> None:
+    with recording() as kept:
+        model = model_of(nn.Dropout(0.5))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(3):
+            optimizer.zero_grad()
+            mse_loss(model(torch.randn(8, 4)), torch.zeros(8, 2)).backward()
+            optimizer.step()
+            model.eval()
+    layers = [layers for step in kept.steps if (layers := step.resolve().layers)]
+    assert [each.training for each in layers] == [1, 0, 0]
+    assert [each.evaluating for each in layers] == [[], ["Dropout"], ["Dropout"]]
+
+
 def test_a_validation_between_backward_and_step_does_not_count() -> None:
     model = model_of(nn.Dropout(0.5))
     recorded = modes(model, lambda _: model.train(), lambda _: model.eval())

@@ -1,8 +1,8 @@
 """Whether a model that trains is in evaluation mode: ``model.eval()`` without ``model.train()``.
 
 Read are modules of PyTorch that compute something else in evaluation: dropout with a probability
-above 0, and batch norm with running statistics. They are searched for once, in the known models
-that contain parameters of the optimizer. Their mode is that of a backward, not of the step: a loop
+above 0, and batch norm with running statistics. They are searched for in the known models that
+contain parameters of the optimizer. Their mode is that of a backward, not of the step: a loop
 may validate between the two.
 """
 

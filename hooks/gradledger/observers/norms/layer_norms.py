@@ -42,7 +42,8 @@ class _Course:
         self.names: dict[int, str] = {}  # by ``id`` of the parameter, in the order of the model
         self.open: tuple[OpenStep, list[Any]] | None = None  # between begin and end of a step
         self.untrained = Untrained()
-        self.moded: ModedModules | None = None  # found at the second step
+        # found at the first step in models that are known by then, and again at the second
+        self.moded: ModedModules | None = None
         self.modes: Modes | None = None  # of the last backward
 
 
@@ -74,8 +75,11 @@ class LayerNorms(Observer):
         if self._windows.several_threads:
             return
         self._unheld.follow(roots, self._windows)
+        for window in self._windows:
+            if not window.steps and window not in self._courses:
+                self._course_of(window)
         for window, course in self._courses.items():
-            if window.steps and window.steps + 1 >= course.due:
+            if window.steps + 1 >= course.due:
                 course.moded = course.moded or ModedModules(window.parameters())
                 course.modes = course.moded.read()
 
@@ -101,6 +105,8 @@ class LayerNorms(Observer):
             course.open = step, parameters
         if step.layers is not None:
             step.layers.modes, course.modes = course.modes, None
+        if step.step == 1:
+            course.moded = None
         if self._unheld.is_due(window, step.step) and self._may_compare(step):
             step.unheld = self._unheld.compare(window, self._windows, step.step)
 

@@ -33,8 +33,9 @@ class EvaluationMode(Rule):
     At sampled steps, the mode of the modules of the model that compute something else in evaluation
     mode: dropout with a probability above 0, and batch norm with running statistics. They were in
     training mode at 2 sampled steps or more, and all of them, with the whole model, in evaluation
-    mode in the backwards of the last 3. These are steps 2, 3, 5, 10 and every fifth one up to 50,
-    then about every tenth part of the steps so far. Or the whole model, with a dropout in it, was
+    mode in the backwards of the last 3; of the last 5 if they were in training mode at one alone,
+    as at the only step of the first epoch. These are steps 1, 2, 3, 5, 10 and every fifth one up to
+    50, then about every tenth part of the steps so far. Or the whole model, with a dropout in it, was
     in evaluation mode at all sampled steps, at least 5: this is information, as it may be intended.
 
     **Why it matters**
@@ -90,22 +91,31 @@ class EvaluationMode(Rule):
         kinds = layers.evaluating
         if not self._trained and self._evaluated >= self.from_start and _drops(kinds):
             return _never_trained(kinds, self._evaluated)
-        if self._trained < self.before or self._evaluated < self.needed:
+        if not self._trained or self._evaluated < self._enough():
             return OK
+        last = self._last_trained
+        trained = f"sampled steps up to {last:,}" if self._trained > 1 else f"step {last:,}"
         return finding(
             "warning" if _drops(kinds) else "info",
             "Training goes on in evaluation mode",
             f"{' and '.join(kinds)} of the model {'was' if len(kinds) == 1 else 'were'} in "
-            f"training mode at sampled steps up to {self._last_trained:,}. The whole model was in "
+            f"training mode at {trained}. The whole model was in "
             f"evaluation mode at the {counted(self._evaluated, 'sampled step')} from step "
             f"{self._since:,} on. A validation may have called model.eval(), without model.train() "
             "after it.",
             FIX,
-            trained_until=self._last_trained,
+            trained_until=last,
             evaluation_since=self._since,
             sampled_steps=self._evaluated,
             modules=kinds,
         )
+
+    def _enough(self) -> int:
+        """Sampled steps in evaluation mode that show it, after as many in training mode.
+
+        One alone is that of the first epoch, if that has one step.
+        """
+        return self.needed if self._trained >= self.before else max(self.needed, self.from_start)
 
 
 def _drops(kinds: list[str]) -> bool:
