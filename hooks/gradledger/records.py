@@ -34,6 +34,7 @@ CodeRole = Literal[
     "step",
     "zero_grad",
     "batches",  # a loop over a DataLoader begins
+    "new_schedule",  # an LR scheduler is created
 ]
 
 

@@ -25,6 +25,7 @@ CALLS = {
     "scaler_step": {"step"},
     "update": {"update"},
     "schedule": {"step"},
+    "new_schedule": {"CosineAnnealingLR", "LambdaLR", "LinearLR", "OneCycleLR", "SequentialLR"},
 }
 
 

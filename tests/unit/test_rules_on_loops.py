@@ -1103,6 +1103,20 @@ def test_a_schedule_that_is_planned_in_other_steps_is_named_when_the_training_en
     assert unfinished(0) is None
 
 
+def test_a_schedule_without_a_plan_is_not_applicable() -> None:
+    rules = ("schedule.planned_in_other_steps", "schedule.only_warmup")
+
+    def answers(scheduled: int | None, **missing: str) -> set[str]:
+        sent = record([term(8, 1 / 8)], 1, lr=0.1, missing=missing)
+        sent.scheduled = scheduled
+        coverage = judged([facts(sent)]).coverage
+        return {coverage[rule] for rule in rules}
+
+    assert answers(1) == {"ok"}
+    assert answers(None) == {"not_applicable: no LR scheduler of PyTorch was stepped"}
+    assert answers(1, schedule_total="no number") == {"not_applicable: no number"}
+
+
 def test_a_schedule_that_is_planned_for_the_steps_of_all_ranks_is_named() -> None:
     def unfinished(planned: int, ranks: int = 3) -> Finding | None:
         left = LeftOpen(60, planned=planned, scheduled=18, trained=36)

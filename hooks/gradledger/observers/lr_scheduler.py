@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from gradledger.capture.windows import OpenWindows, OptimizerWindow
 
 PATIENT = 50  # calls: a ReduceLROnPlateau that waits for as many may be called at each step
+UNPLANNED = "the LR schedule has no number of steps, or none that can be read"
 COMPILED = "the LR scheduler runs inside a compiled function, where it cannot be seen"
 
 
@@ -78,8 +79,22 @@ class LearningRates(Observer):
         def __init__(scheduler: Any, /, *args: Any, **kwargs: Any) -> None:
             self.run_guarded(self._wrap_class, type(scheduler))
             original(scheduler, *args, **kwargs)
+            self.run_guarded(self._locate, scheduler)
 
         return __init__
+
+    def _locate(self, scheduler: Any) -> None:
+        """Where the script creates a scheduler: a plan is in its arguments."""
+        for window in self._windows_of(scheduler):
+            window.code.locate("new_schedule", window.steps)
+
+    def _windows_of(self, scheduler: Any) -> Iterator[OptimizerWindow]:
+        # an optimizer that a framework wraps shares the groups of the wrapped one
+        groups = getattr(getattr(scheduler, "optimizer", None), "param_groups", None)
+        for window in self._windows:
+            own = getattr(window.optimizer, "param_groups", None)
+            if own is not None and own is groups:
+                yield window
 
     def _wrap_class(self, kind: type) -> None:
         if kind not in self._used and self._patches:
@@ -114,12 +129,8 @@ class LearningRates(Observer):
     def _add_event(self, scheduler: Any, metric: Any = None) -> None:
         if isinstance(scheduler, lr_scheduler.CyclicLR):
             return  # PyTorch documents it as counted in batches, and it has no end
-        # an optimizer that a framework wraps shares the groups of the wrapped one
-        groups = getattr(getattr(scheduler, "optimizer", None), "param_groups", None)
-        for window in self._windows:
-            trains = window.steps or window.micro_batches  # a new scheduler steps once by itself
-            own = getattr(window.optimizer, "param_groups", None)
-            if own is not None and own is groups and trains:
+        for window in self._windows_of(scheduler):
+            if window.steps or window.micro_batches:  # a new scheduler steps once by itself
                 event = OpenEvent("schedule", 0)
                 if isinstance(scheduler, lr_scheduler.ReduceLROnPlateau):
                     event.metric = _metric(scheduler, metric)
@@ -174,6 +185,8 @@ class LearningRates(Observer):
             step.fields["scheduled"] = _position(schedule)
             if schedule.fell or not schedule.by_function:
                 step.fields["schedule_total"] = schedule.total
+            if not schedule.planned:
+                step.missing["schedule_total"] = UNPLANNED
         elif self._rates[window]:
             self._note_elsewhere(step, window)
         if self._compiled:

@@ -46,6 +46,7 @@ CodeRole = Literal[
     "new_scaler",
     "load_state",
     "batches",
+    "new_schedule",
 ]
 
 

@@ -136,7 +136,7 @@ for x, y in batches:
 """
 SCALED = """
 scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
-scheduler = torch.optim.lr_scheduler.ConstantLR(optimizer)
+scheduler = torch.optim.lr_scheduler.ConstantLR(optimizer)  # at: new_schedule
 for x, y in batches:
     loss = F.cross_entropy(model(x), y)  # at: loss
     scaler.scale(loss).backward()  # at: scaled_backward

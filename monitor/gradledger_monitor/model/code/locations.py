@@ -48,6 +48,7 @@ LABELS: Mapping[CodeRole, str] = {
     "new_scaler": "another GradScaler",
     "load_state": "state of the optimizer loaded",
     "batches": "batches",
+    "new_schedule": "LR scheduler created",
 }
 # A rule that is about the first role is also about the second, after it.
 _ALSO: Mapping[CodeRole, CodeRole] = {"backward": "scaled_backward"}

@@ -35,8 +35,9 @@ class EvaluationMode(Rule):
     training mode at 2 sampled steps or more, and all of them, with the whole model, in evaluation
     mode in the backwards of the last 3; of the last 5 if they were in training mode at one alone,
     as at the only step of the first epoch. These are steps 1, 2, 3, 5, 10 and every fifth one up to
-    50, then about every tenth part of the steps so far. Or the whole model, with a dropout in it, was
-    in evaluation mode at all sampled steps, at least 5: this is information, as it may be intended.
+    50, then about every tenth part of the steps so far. Or the whole model, with a dropout in it,
+    was in evaluation mode at all sampled steps, at least 5: this is information, as it may be
+    intended.
 
     **Why it matters**
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.rules.definition import Parameter
 from gradledger_monitor.rules.number_text import counted
-from gradledger_monitor.rules.rule import AT_THE_END, OK, Rule, Window, finding
+from gradledger_monitor.rules.rule import ALSO_AT_THE_END, OK, Rule, Window, finding, not_applicable
+from gradledger_monitor.rules.schedule.rates import NO_SCHEDULE, unplanned
 
 FIX = """\
 # a warm-up of a few percent of all steps
@@ -45,15 +46,17 @@ class OnlyWarmup(Rule):
     textbook (a warm-up of 500 steps in a training of 100)
     """
 
-    points_at = ("schedule", "step")
-    precondition = AT_THE_END
+    points_at = ("new_schedule", "schedule", "step")
+    precondition = ALSO_AT_THE_END
     short = Parameter(200, "planned steps below which it is information: it may be a trial")
 
     def evaluate(self, window: Window) -> Outcome:
         """What the process left at its end."""
         left = window.facts.record.left_open
-        if left is None or not left.warmup:
-            return OK
+        if left is None:
+            return unplanned(window.facts.record) or OK
+        if not left.warmup:
+            return not_applicable(NO_SCHEDULE)
         return finding(
             "info" if left.planned < self.short else "warning",
             "The warm-up is longer than the training",

@@ -10,7 +10,8 @@ from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.rules.definition import DEFAULTS
 from gradledger_monitor.rules.number_text import counted, significant
-from gradledger_monitor.rules.rule import ALSO_AT_THE_END, OK, Rule, Window, finding
+from gradledger_monitor.rules.rule import ALSO_AT_THE_END, OK, Rule, Window, finding, not_applicable
+from gradledger_monitor.rules.schedule.rates import NO_SCHEDULE, unplanned
 from gradledger_monitor.rules.state import declare
 
 FIX = """\
@@ -75,9 +76,10 @@ class PlannedInOtherSteps(Rule):
     **When it is silent**
 
     A training that an unhandled exception or signal ends; hooks that skip short steps when it
-    ends; a schedule without a plan (``StepLR``, ``ReduceLROnPlateau``), or whose plan the hooks
-    cannot read. Of a rate that rises again: ``CosineAnnealingWarmRestarts`` and ``CyclicLR``, which
-    are made to; a few steps past the end; a warm-up by another scheduler in front.
+    ends; a schedule without a plan (``StepLR``, ``ReduceLROnPlateau``), whose plan the hooks cannot
+    read, or that is no LR scheduler of PyTorch: it is not applicable. Of a rate that rises again:
+    ``CosineAnnealingWarmRestarts`` and ``CyclicLR``, which are made to; a few steps past the end; a
+    warm-up by another scheduler in front.
 
     **Incidents**
 
@@ -85,7 +87,7 @@ class PlannedInOtherSteps(Rule):
     every batch)
     """
 
-    points_at = ("schedule",)
+    points_at = ("new_schedule", "schedule")
     precondition = ALSO_AT_THE_END
 
     state = declare(_highest=float, _lowest=float, _turn=int, _risen=bool)
@@ -102,7 +104,9 @@ class PlannedInOtherSteps(Rule):
         left = window.facts.record.left_open
         if left is None:
             return self._risen_again(window.facts.record)
-        if not left.planned or left.resumed or left.warmup:
+        if not left.planned:
+            return not_applicable(NO_SCHEDULE)
+        if left.resumed or left.warmup:
             return OK
         steps = window.facts.step - 1
         unit, together = _unit(left, steps, window.facts.run.world_size)
@@ -125,10 +129,11 @@ class PlannedInOtherSteps(Rule):
         )
 
     def _risen_again(self, record: StepRecord) -> Outcome:
-        at, rate = record.scheduled, number(record.lr)
+        at, rate = record.scheduled or 0, number(record.lr)
         total = record.schedule_total or 0
-        if not at or rate is None:
-            return OK
+        without = unplanned(record)
+        if without is not None or rate is None:
+            return without or OK
         if at < self._turn:  # another schedule
             self._lowest, self._turn, self._risen = math.inf, 0, False
         if rate > self._highest and not self._risen:  # a warm-up begins low, too

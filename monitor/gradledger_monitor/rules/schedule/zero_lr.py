@@ -97,7 +97,7 @@ class ZeroLr(Rule):
     short = Parameter(10, "later steps in a row with it, if they are half as many as all before")
 
     kind = "T"
-    points_at = ("step",)
+    points_at = ("step", "new_schedule")
 
     state = declare(
         _zero=int,
