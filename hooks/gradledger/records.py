@@ -272,7 +272,7 @@ class Layers:
 
 @dataclass(eq=False, repr=False)
 class Unheld:
-    """Parameters of the model that have gradients, that no optimizer holds and nothing changes."""
+    """Parameters that have gradients, that no optimizer holds and nothing changes."""
 
     count: int = 0
     elements: float = 0.0  # of those that are named
@@ -281,6 +281,8 @@ class Unheld:
     listed: list[int] = field(default_factory=list)
     # and of those that did not require a gradient earlier
     unfrozen: list[int] = field(default_factory=list)
+    # and of those in no model of the optimizer's parameters, as those of a loss function
+    apart: list[int] = field(default_factory=list)
 
 
 @dataclass(eq=False, repr=False)

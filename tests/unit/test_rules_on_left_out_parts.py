@@ -83,6 +83,17 @@ def test_what_was_unfrozen_for_the_training_is_a_warning() -> None:
     assert "Earlier in the run, 2 of them required no gradient." in unfrozen.summary
 
 
+def test_weights_of_a_loss_in_no_optimizer_are_information() -> None:
+    held = layers("a", "parameter 4")
+    held.frozen, held.gradient[1] = 3, None  # another part of the optimizer has no gradient
+    loss = unheld(Unheld(1, 2.0, ["Uncertainty.log_vars"], apart=[0]), held)
+    assert loss is not None and loss.severity == "info"
+    assert "It is in no model whose parameters SGD holds" in loss.summary
+    assert "*criterion.parameters()" in loss.fix
+    again = unheld(Unheld(1, held.sizes[1], ["Linear.weight"], apart=[0]), held)
+    assert again is not None and again.severity == "warning"  # the optimizer holds an earlier one
+
+
 def test_many_are_counted() -> None:
     finding = unheld(Unheld(100, 800.0, [f"p{index}" for index in range(64)]))
     assert finding is not None

@@ -241,13 +241,14 @@ class Layers(Struct, gc=False, kw_only=True, omit_defaults=True):
 
 
 class Unheld(Struct, gc=False, kw_only=True, omit_defaults=True):
-    """Parameters of the model that have gradients, and that no optimizer holds."""
+    """Parameters that have gradients, and that no optimizer holds."""
 
     count: Count = 0
     elements: Annotated[float, Meta(ge=0)] = 0.0
     names: Annotated[list[Name], Meta(max_length=64)] = []
     listed: Annotated[list[Count], Meta(max_length=64)] = []
     unfrozen: Annotated[list[Count], Meta(max_length=64)] = []
+    apart: Annotated[list[Count], Meta(max_length=64)] = []
 
 
 class LeftOpen(Struct, gc=False, omit_defaults=True):

@@ -134,6 +134,30 @@ def test_a_model_that_contains_no_parameter_of_the_optimizer_is_not_named(
 
 
 @searched
+def test_weights_of_a_loss_in_no_optimizer_are_named() -> None:
+    model, loss = nn.Linear(4, 8), nn.Linear(8, 2)
+    temperature, frozen = nn.Parameter(torch.ones(())), nn.Linear(8, 2).requires_grad_(False)
+    probe = torch.zeros(4, requires_grad=True)  # no parameter
+
+    def unheld_by(*optimizers: torch.optim.Optimizer) -> dict[int, Unheld]:
+        with recording() as kept:
+            for _ in range(31):
+                features = model(torch.randn(8, 4) + probe)
+                error = mse_loss(loss(features) * temperature, torch.zeros(8, 2))
+                optimizers[0].zero_grad()
+                (error + frozen(features).square().mean()).backward()
+                optimizers[0].step()
+        return unheld([step.resolve() for step in kept.steps if step.optimizer == 0])
+
+    steps = unheld_by(torch.optim.SGD(model.parameters(), lr=0.01))
+    assert list(steps) == [20, 30]
+    names = ["Linear.bias", "Linear.weight", "Parameter with one value"]
+    assert (sorted(steps[20].names), steps[20].apart) == (names, [0, 1, 2])
+    others = torch.optim.SGD([*loss.parameters(), temperature], lr=0.01)  # steps later
+    assert unheld_by(torch.optim.SGD(model.parameters(), lr=0.01), others) == {}
+
+
+@searched
 def test_parameters_without_new_gradients_are_not_named_and_none_is_compared_by_value() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
     other = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))

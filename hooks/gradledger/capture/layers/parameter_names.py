@@ -90,6 +90,17 @@ def names_of(groups: list[dict[str, Any]], search: bool) -> dict[int, str]:
     return {key: name[-LONGEST:] for key, name in names.items()}
 
 
+def names_in_models(ids: set[int]) -> dict[int, str]:
+    """Names by ``id`` of parameters, after the class of the outermost known model that has them."""
+    visited: set[int] = set()
+    return {
+        id(parameter): name
+        for model in known_models()
+        for name, parameter in named_parameters(model, f"{type(model).__name__}.", visited)
+        if id(parameter) in ids
+    }
+
+
 def models_of(ids: set[int]) -> list[Any]:
     """The outermost of the known models that contain one of these parameters, by ``id``."""
     return [

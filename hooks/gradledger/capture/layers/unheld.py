@@ -10,6 +10,10 @@ optimizer holds and no known model contains, the models are searched for, once.
 
 Modules in a Python list, tuple or dictionary are looked at, too: PyTorch does not register these,
 so that ``model.parameters()`` leaves them out.
+
+So are parameters in no model of the optimizer, as those of a loss function, if the graph of one of
+these backwards leads to them and to the optimizer's, and they have fewer elements. Those of a model
+whose inputs or head alone are trained are more.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ from __future__ import annotations
 import gc
 import itertools
 import weakref
+from collections import deque
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -35,6 +40,7 @@ from gradledger.capture.layers.parameter_names import (
     known_parameters,
     models_of,
     named_parameters,
+    names_in_models,
     search_models,
     without_wrappers,
 )
@@ -54,7 +60,8 @@ FEWEST_LISTED = 2  # modules in a container: one alone may be hidden in it on pu
 class _Candidate(NamedTuple):
     name: str
     parameter: Any
-    listed: bool  # in a container that PyTorch does not register
+    listed: bool = False  # in a container that PyTorch does not register
+    apart: bool = False  # in no model of the optimizer
 
 
 class _Marked(NamedTuple):
@@ -79,6 +86,7 @@ class _Unheld(NamedTuple):
 
     name: str
     listed: bool
+    apart: bool
     unfrozen: bool  # it did not require a gradient earlier
     size: int
     start: int  # where its coordinates are, now
@@ -115,6 +123,7 @@ class OpenUnheld(NamedTuple):
             names=[each.name for each in named],
             listed=[position for position, each in enumerate(named) if each.listed],
             unfrozen=[position for position, each in enumerate(named) if each.unfrozen],
+            apart=[position for position, each in enumerate(named) if each.apart],
         )
 
 
@@ -126,6 +135,8 @@ class UnheldParameters:
         self._unknown: list[weakref.ref[Any]] | None = None  # optimizers, once searched for
         self._followed = 0  # backwards
         self._searched = False  # for the models that contain the known ones
+        # parameters to which a backward leads that reaches those of an optimizer, by its window
+        self._beside: WeakKeyDictionary[Any, dict[int, TensorWeakRef]] = WeakKeyDictionary()
 
     def is_due(self, window: Any, step: int) -> bool:
         """Whether to compare at this step."""
@@ -134,13 +145,20 @@ class UnheldParameters:
 
     def follow(self, roots: tuple[Any, ...], windows: Any) -> None:
         """Search for the models if a backward reaches a parameter that is in none of the known."""
-        if not self._latest or self._searched or self._followed == BACKWARDS_FOLLOWED:
+        if not self._latest or self._followed == BACKWARDS_FOLLOWED:
             return
         self._followed += 1
-        held = _held(windows)
-        unheld = {id(p) for p in _leaves(roots) if Parameter in type(p).__mro__} - held
-        if unheld and not unheld <= known_parameters():
+        leaves = {id(p): p for p in _leaves(roots) if Parameter in type(p).__mro__}
+        unheld = leaves.keys() - _held(windows)
+        if not unheld:
+            return
+        if not self._searched and not unheld <= known_parameters():
             self._searched = search_models()
+        for window in windows:
+            if window in self._latest and not leaves.keys().isdisjoint(_held([window])):
+                beside = self._beside.setdefault(window, {})
+                beside.update((key, TensorWeakRef(leaves[key])) for key in unheld)
+                return
 
     def compare(self, window: Any, windows: Any, step: int) -> OpenUnheld | None:
         """The parameters that no optimizer holds, as they are now and at the comparison before."""
@@ -166,6 +184,7 @@ class UnheldParameters:
             _Unheld(
                 each.name[-LONGEST:],
                 each.listed,
+                each.apart,
                 id(each.parameter) in were_frozen,
                 each.parameter.numel(),
                 start,
@@ -204,7 +223,7 @@ class UnheldParameters:
             for name, parameter in named_parameters(model, prefix, visited):
                 if _is_candidate(parameter, held):
                     held.add(id(parameter))
-                    candidates.append(_Candidate(name, parameter, False))
+                    candidates.append(_Candidate(name, parameter))
                 elif not parameter.requires_grad and id(parameter) not in held:
                     frozen[id(parameter)] = TensorWeakRef(parameter)
         for model in models:
@@ -212,8 +231,18 @@ class UnheldParameters:
                 for name, parameter in named_parameters(module, f"{path}.", visited):
                     if _is_candidate(parameter, held):
                         held.add(id(parameter))
-                        candidates.append(_Candidate(name, parameter, True))
-        return candidates, frozen
+                        candidates.append(_Candidate(name, parameter, listed=True))
+        return [*candidates, *self._apart(window, held)], frozen
+
+    def _apart(self, window: Any, held: set[int]) -> list[_Candidate]:
+        """Parameters in no model of the optimizer that have fewer elements than it trains."""
+        beside = _alive(self._beside.get(window, {}))
+        parameters = [p for each in beside.values() if _is_candidate(p := each(), held)]
+        trained = sum(p.numel() for p in window.parameters() if p.requires_grad)
+        if not 0 < sum(p.numel() for p in parameters) < trained:
+            return []
+        names = names_in_models(set(map(id, parameters)))
+        return [_Candidate(names.get(id(p)) or _described(p), p, apart=True) for p in parameters]
 
 
 def _held(windows: Any) -> set[int]:
@@ -222,18 +251,18 @@ def _held(windows: Any) -> set[int]:
 
 
 def _leaves(roots: tuple[Any, ...]) -> Iterator[Any]:
-    """The tensors to which the gradient goes; the graph is read, and not held."""
-    stack = [root.grad_fn for root in roots if getattr(root, "grad_fn", None) is not None]
-    visited = set(stack)
-    while stack and len(visited) <= MOST_NODES:
-        node = stack.pop()
+    """The tensors to which the gradient goes, the nearest first; the graph is not held."""
+    waiting = deque(root.grad_fn for root in roots if getattr(root, "grad_fn", None) is not None)
+    visited = set(waiting)
+    while waiting and len(visited) <= MOST_NODES:
+        node = waiting.popleft()
         leaf = None if node.next_functions else getattr(node, "variable", None)
         if leaf is not None:
             yield leaf
         for below, _ in node.next_functions:
             if below is not None and below not in visited:
                 visited.add(below)
-                stack.append(below)
+                waiting.append(below)
 
 
 def _optimizers_alive() -> list[Any]:
@@ -243,6 +272,11 @@ def _optimizers_alive() -> list[Any]:
     objects = gc.get_objects()
     kinds = {kind for kind in set(map(type, objects)) if Optimizer in kind.__mro__}
     return [each for each in objects if type(each) in kinds]
+
+
+def _described(parameter: Any) -> str:
+    shape = list(parameter.shape)
+    return f"Parameter of shape {shape}" if shape else "Parameter with one value"
 
 
 def _mark(parameter: Any) -> tuple[int, int]:

@@ -20,6 +20,11 @@ print([name for name, p in model.named_parameters() if p.requires_grad and id(p)
 # what is unfrozen later: optimizer.add_param_group({"params": part.parameters()})
 # a part that should not be trained: part.requires_grad_(False)"""
 
+FIX_APART = """\
+# a loss function with parameters is a model, too
+optimizer = torch.optim.AdamW([*model.parameters(), *criterion.parameters()], lr=lr)
+# if they should not be trained: criterion.requires_grad_(False)"""
+
 _UNKNOWN = re.compile(r"parameter \d+")  # how a parameter without a name in any model is listed
 
 
@@ -31,14 +36,18 @@ class UnheldParameters(Rule):
     At steps 3, 10, 20 and about every tenth one up to 50, then at fewer: parameters in the model
     of the optimizer's parameters that require a gradient, got one since the last of these steps,
     belong to no optimizer of the process, and have the same values as then. Modules in a Python
-    list or dictionary of the model are looked at, too: PyTorch does not register these.
+    list or dictionary of the model are looked at, too: PyTorch does not register these. So are
+    parameters in no model of the optimizer, such as those of a loss function, or a second module:
+    if one of a few backwards after step 3 reaches them and the optimizer's, and they have fewer
+    elements than it trains.
 
     It is a warning if such a list holds them; if they required no gradient before, and so were
     unfrozen for the training; if the optimizer holds frozen parameters, and not these, as when
     adapters are added later; or if it holds parameters of the same names, or some that are in no
     model any more and get no gradient: then a part was replaced after the optimizer was created.
     Otherwise it is information: adapters that were added after the optimizer was created look like
-    a teacher, or the body of a model whose head alone is trained, that nothing froze.
+    a teacher, or the body of a model whose head alone is trained, that nothing froze; and a loss
+    function that should be trained looks like one that compares the features of a fixed network.
 
     **Why it matters**
 
@@ -55,12 +64,13 @@ class UnheldParameters(Rule):
 
     Frozen parameters; parameters without gradients; parameters that something else changes (an
     optimizer of another library, an update by hand, an average); models that are sharded, or that
-    several threads train; an optimizer that was created with names, and so needs no model; models
-    that contain no parameter of the optimizer, as one that an attack on its inputs reads.
+    several threads train; an optimizer that was created with names, and so needs no model; larger
+    models that contain no parameter of the optimizer, as one that an attack on its inputs reads.
 
     **Incidents**
 
-    textbook (a head that is replaced, or layers that are unfrozen, after the optimizer was created)
+    textbook (a head that is replaced, or layers that are unfrozen, after the optimizer was created;
+    a loss function with parameters)
     """
 
     points_at = ("step", "backward")
@@ -74,7 +84,8 @@ class UnheldParameters(Rule):
                 return not_applicable("compared at steps 10, 20, 30 and some later ones")
             return OK
         replaced = _replaced(record, unheld)
-        frozen = record.layers.frozen if record.layers is not None else 0
+        apart = len(unheld.apart) == len(unheld.names)
+        frozen = record.layers.frozen if record.layers is not None and not apart else 0
         intended = not (unheld.listed or replaced or unheld.unfrozen or frozen)
         severity: Severity = "info" if intended else "warning"
         return finding(
@@ -83,7 +94,7 @@ class UnheldParameters(Rule):
             f"{_names(unheld)} got gradients, and no optimizer of the process holds "
             f"{'it' if unheld.count == 1 else 'them'}. The values have not changed. "
             f"{_cause(unheld, replaced, frozen, window.facts.optimizer_name)}",
-            with_optimizer(FIX, window.facts.optimizer_name),
+            with_optimizer(FIX_APART if apart and intended else FIX, window.facts.optimizer_name),
             parameters=unheld.count,
             elements=unheld.elements,
             names=unheld.names,
@@ -99,12 +110,15 @@ def _replaced(record: StepRecord, unheld: Unheld) -> list[str]:
     layers = record.layers
     if layers is None:
         return []
-    return [
-        name
+    replaced = [
+        index
         for index, name in enumerate(layers.names)
         if name in unheld.names
         or (_UNKNOWN.fullmatch(name) and layers.gradient[index : index + 1] == [None])
     ]
+    if unheld.apart and sum(layers.sizes[i] for i in replaced) != unheld.elements:
+        return []  # another part that has no gradient
+    return [layers.names[index] for index in replaced]
 
 
 def _verb(unheld: Unheld) -> str:
@@ -133,6 +147,14 @@ def _cause(unheld: Unheld, replaced: list[str], frozen: int, optimizer: str) -> 
             "Earlier in the run, "
             f"{'it' if unheld.count == 1 else f'{len(unheld.unfrozen)} of them'} required no "
             "gradient. What is unfrozen must be in the optimizer, too."
+        )
+    if unheld.apart:
+        several = len(unheld.apart) > 1
+        return (
+            f"{f'{len(unheld.apart)} of them are' if several else 'It is'} in no model whose "
+            f"parameters {optimizer} holds, as the weights of a loss function may be. What should "
+            "be trained must be in an optimizer, too; requires_grad_(False) saves the backward of "
+            "what should not."
         )
     if frozen:
         return (
