@@ -107,6 +107,8 @@ class Term:
     part: int | None = None  # the only input with a gradient, from 0, of a concatenation below it
     parts: int | None = None  # all inputs of that concatenation
     beside_parts: int = 0  # elements of the largest parameter with a gradient by another way, too
+    # what a cross entropy is given, in the first micro-batches: "log_softmax(softmax)", "linear"
+    input: str | None = None
     inferred: str | None = None  # how the reduction of a hidden graph was found, and how sure it is
     missing: dict[str, str] = field(default_factory=dict)
 

@@ -109,6 +109,7 @@ class OpenTerm:
     value: Deferred | None = None  # of the loss alone, in the first micro-batches
     inferred: Inferred | None = None  # of a loss that hides its graph
     passed_on: PassedOn | None = None  # of a loss on detached tensors
+    input: str | None = None  # of a cross entropy, in the first micro-batches
     target: Any = None  # the loss's target, held only until backward begins
     missing: dict[str, str] = field(default_factory=dict)
 
@@ -127,7 +128,8 @@ class OpenTerm:
         if self.valid is not None:
             term.valid = round(self.valid.value())
         term.of, term.nonlinear, term.penalty = self.of, self.nonlinear, self.penalty
-        term.again, term.compares, term.averaged = self.again, self.compares, self.averaged
+        term.again, term.compares, term.input = self.again, self.compares, self.input
+        term.averaged = self.averaged
         if self.part is not None:
             term.part, term.parts, term.beside_parts = self.part
         self._resolve_elements(term)

@@ -104,6 +104,7 @@ class Term(Struct, gc=False, kw_only=True, omit_defaults=True):
     part: Count | None = None
     parts: Count | None = None
     beside_parts: Count = 0
+    input: Name | None = None
     inferred: Name | None = None
     missing: Missing = {}
 

@@ -36,6 +36,7 @@ from gradledger_monitor.rules.loss.diverging import Diverging as LossDiverging
 from gradledger_monitor.rules.loss.no_targets import NoTargets
 from gradledger_monitor.rules.loss.nonfinite import Nonfinite as LossNonfinite
 from gradledger_monitor.rules.loss.part_without_gradient import PartWithoutGradient
+from gradledger_monitor.rules.loss.wrong_input import WrongInput
 from gradledger_monitor.rules.norm.dead_layer import DeadLayer
 from gradledger_monitor.rules.norm.exploding import Exploding
 from gradledger_monitor.rules.norm.gradient_ends import GradientEnds
@@ -85,6 +86,7 @@ RULES: tuple[type[Rule], ...] = (
     LossDiverging,
     PartWithoutGradient,
     NoTargets,
+    WrongInput,
     Stalled,
     MissingDivision,
     DoubleDivision,

@@ -456,6 +456,7 @@ OF_SOMETHING_ELSE = {
     "loss.no_targets": "it counts and prints",
     "loss.nonfinite": "it raises an error",
     "loss.part_without_gradient": "which losses are trained",
+    "loss.wrong_input": "the activation of the model",
     "norm": "the model, its precision, a learning rate or a limit; or it prints",
     "reduction.balance_off.FIX": "it declares a factor",
     "reduction.balance_off.FIX_VARIES": "it declares what a sample weighs",

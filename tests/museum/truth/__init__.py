@@ -46,6 +46,7 @@ CHECKS = {
     "modes": Check(counts.tell_modes, counts.fault_of_modes),
     "gradient_ends": Check(counts.tell_last_gradients, counts.fault_of_last_gradients),
     "parts": Check(counts.tell_parts, counts.fault_of_untrained),
+    "likelihood": Check(counts.tell_likelihoods, counts.fault_of_likelihoods),
     "shrinking": Check(counts.tell_sizes, counts.fault_of_shrinking),
     "rounded_away": Check(counts.tell_moves, counts.fault_of_moves),
     "repeated": Check(counts.tell_gradients, counts.fault_of_repeats),

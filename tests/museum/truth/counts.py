@@ -38,6 +38,23 @@ def tell_by_parameter(label: Label, names: dict[str, Any], steps: list[Step]) ->
     return {"trained": [any(g is not None and bool(g.any()) for g in of) for of in of_parameters]}
 
 
+def tell_likelihoods(label: Label, names: dict[str, Any], steps: list[Step]) -> dict[str, Any]:
+    """Each loss, and the negative log-likelihood of its labels, from the logits in float64."""
+    pairs = []
+    for loss, outputs, labels in names["losses"]:
+        logits = outputs.detach().double()
+        if labels.is_floating_point():  # of two classes: the logit of the other one is 0
+            logits, labels = torch.stack([torch.zeros_like(logits), logits], -1), labels.long()
+        of_label = logits.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
+        pairs.append((float(loss), float((logits.exp().sum(-1).log() - of_label).mean())))
+    return {"likelihoods": pairs}
+
+
+def fault_of_likelihoods(ranks: list[dict[str, Any]]) -> float:
+    """The largest difference between the two, as a share of the likelihood."""
+    return max(abs(loss / right - 1) for loss, right in ranks[0]["likelihoods"])
+
+
 def fault_of_untrained(ranks: list[dict[str, Any]]) -> float:
     """The share of parameters that never had one."""
     trained = ranks[0]["trained"]

@@ -40,7 +40,7 @@ from gradledger.observers.losses.loss_patterns import (
 )
 from gradledger.observers.losses.node_names import REDUCTIONS
 from gradledger.observers.losses.reached_optimizers import ReachedOptimizers
-from gradledger.observers.losses.tasks import ModulesBelow, Tasks
+from gradledger.observers.losses.tasks import FIRST_MICRO_BATCHES, ModulesBelow, Tasks, input_of
 from gradledger.observers.losses.upstream import watch_declared, watch_upstream
 from gradledger.observers.losses_compiled.dynamo import CompiledGraphs
 from gradledger.observers.losses_out_of_sight.adapters import Adapters
@@ -308,6 +308,8 @@ class LossTerms(Observer):
                 term.inferred.evidence = self._evidence.setdefault(term.kind, Evidence())
             if len(losses) <= FEW_LOSSES:
                 term.part = only_part(loss.node)
+            if micro_batch.number <= FIRST_MICRO_BATCHES:
+                term.input = input_of(loss)
         if len(losses) > 1:
             _number_heads(losses, terms)
         _number_functions(losses, terms)

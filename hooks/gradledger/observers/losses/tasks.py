@@ -1,4 +1,6 @@
-"""Numbers the tasks of a loop that calls backward for each: which micro-batches are of one batch.
+"""What is below a loss: the tasks of a loop that calls backward for each, and what a loss is given.
+
+Tasks are numbered, to know which micro-batches are of one batch.
 
 The losses of one batch are computed by the same operations from the output of the same layer. Two
 tasks have different heads; a critic's losses of real and of fake data have different operations.
@@ -13,7 +15,7 @@ from typing import Any
 from torch.nn import Parameter
 
 from gradledger.capture.layers.module_names import ModuleNames
-from gradledger.observers.losses.found_losses import LossNode
+from gradledger.observers.losses.found_losses import UNKNOWN, LossNode, shape_of, signed
 from gradledger.observers.losses.loss_patterns import parameter_of
 from gradledger.observers.losses.node_names import (
     ADDITIONS,
@@ -28,6 +30,13 @@ from gradledger.observers.losses.saved_hooks import saved
 
 _ENDS = MODEL_NODES - SOFTMAXES
 _NAMED_AS = {"EuclideanDistBackward0": "CdistBackward0"}  # which of the two depends on the rows
+# Activations that a loss function expects in its input, or applies.
+_ACTIVATIONS = {
+    "LogSoftmaxBackward0": "log_softmax",
+    "SoftmaxBackward0": "softmax",
+    "SigmoidBackward0": "sigmoid",
+}
+_CHOICES = frozenset({"IndexBackward0", "SelectBackward0", "SliceBackward0"})
 DEPTH = 24  # nodes between a loss and the layer that computes its input
 LOSSES = 256  # that are looked at, if all are of one task: looking takes microseconds
 FIRST_MICRO_BATCHES = 16  # of a task, in which the graph is followed to name modules
@@ -159,3 +168,48 @@ def _frozen_weight_of(projection: Any) -> Any:
 def _adds_a_bias(node: Any) -> bool:
     below = [each for each, _ in node.next_functions]
     return node.name() == "AddBackward0" and any(b and b.name() == PARAMETER for b in below)
+
+
+def input_of(loss: LossNode) -> str | None:
+    """What a cross entropy is computed from, as ``log_softmax(softmax)``; None of other losses.
+
+    ``linear``: the output of a layer, without an activation. ``other``: of anything else.
+    """
+    if loss.hidden or loss.compiled is not None or loss.elements is not None:
+        return None
+    node = loss.smoothed or loss.node
+    if not node.name().startswith(("NllLoss", "BinaryCrossEntropyWithLogits")):
+        return None
+    name, below = _activation_below(node)
+    if name != "log_softmax":
+        return name
+    inner, activation = _activation_below(below)
+    if inner not in ("softmax", "sigmoid") or not _are_of_one_size(inner, below, activation):
+        return name
+    return f"{name}({inner})"
+
+
+def _activation_below(node: Any) -> tuple[str, Any]:
+    """The next activation below a node, and its node."""
+    for _ in range(DEPTH):
+        node = next((below for below, _ in node.next_functions if below is not None), None)
+        name = "" if node is None else node.name()
+        if name in _ACTIVATIONS:
+            return _ACTIVATIONS[name], node
+        if name not in RESHAPES and name not in _CHOICES and name != PASSED_ON:
+            is_layer = name in PROJECTIONS and parameter_of(node) is not None
+            return ("linear" if is_layer else "other"), node
+    return "other", node
+
+
+def _are_of_one_size(inner: str, log_softmax: Any, softmax: Any) -> bool:
+    """Whether two softmaxes are over as many classes. A sigmoid is of single elements."""
+    if inner == "sigmoid":
+        return True
+    sizes = set[int]()
+    for node in (log_softmax, softmax):
+        shape = shape_of(node)
+        if shape == UNKNOWN or not shape:
+            return False
+        sizes.add(shape[signed([node._saved_dim])[0] % len(shape)])
+    return len(sizes) == 1
