@@ -213,6 +213,21 @@ def test_layers_that_are_unfrozen_later_are_named(
 
 
 @searched
+def test_what_a_new_optimizer_does_not_hold_is_named() -> None:
+    """The body is unfrozen with an optimizer of that alone: the head has none any more."""
+    model = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2))
+    model[0].requires_grad_(False)
+    with recording() as kept:
+        train(model, [torch.optim.SGD(model[1].parameters(), lr=0.1)], 14)
+        model[0].requires_grad_(True)
+        train(model, [torch.optim.SGD(model[0].parameters(), lr=0.1)], 24)
+    records = [step.resolve() for step in kept.steps]
+    assert unheld([each for each in records if each.optimizer == 0]) == {}
+    names = unheld([each for each in records if each.optimizer == 1])[20].names
+    assert names == ["Sequential.1.weight", "Sequential.1.bias"]
+
+
+@searched
 def test_what_joins_the_optimizer_when_it_is_unfrozen_is_not_named() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
     model[0].requires_grad_(False)

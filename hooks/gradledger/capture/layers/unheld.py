@@ -49,7 +49,8 @@ from gradledger.torch_version import at_least
 
 FIRST_COMPARED = 3  # step of an optimizer
 STEPS_BETWEEN = 7  # at least: what else updates parameters may do so every few steps
-BACKWARDS_FOLLOWED = 4  # after the first comparison: of a GAN, those of both players
+# after the first comparison of an optimizer: of a GAN, those of both players
+BACKWARDS_FOLLOWED = 4
 MOST_NODES = 4_000  # of the graph of each
 MOST_NAMED = 64  # in a record
 COORDINATES = 4  # of each parameter
@@ -144,7 +145,7 @@ class UnheldParameters:
         return step >= (FIRST_COMPARED if latest is None else latest.step + STEPS_BETWEEN)
 
     def follow(self, roots: tuple[Any, ...], windows: Any) -> None:
-        """Search for the models if a backward reaches a parameter that is in none of the known."""
+        """Note what a backward reaches; search for the models if they are not known."""
         if not self._latest or self._followed == BACKWARDS_FOLLOWED:
             return
         self._followed += 1
@@ -152,17 +153,20 @@ class UnheldParameters:
         unheld = leaves.keys() - _held(windows)
         if not unheld:
             return
-        if not self._searched and not unheld <= known_parameters():
+        compared = [each for each in windows if each in self._latest]
+        reached = next((w for w in compared if not leaves.keys().isdisjoint(_held([w]))), None)
+        known = known_parameters() if reached is None else _in_models_of(reached)
+        if not self._searched and not unheld <= known:
             self._searched = search_models()
-        for window in windows:
-            if window in self._latest and not leaves.keys().isdisjoint(_held([window])):
-                beside = self._beside.setdefault(window, {})
-                beside.update((key, TensorWeakRef(leaves[key])) for key in unheld)
-                return
+        if reached is not None:
+            beside = self._beside.setdefault(reached, {})
+            beside.update((key, TensorWeakRef(leaves[key])) for key in unheld)
 
     def compare(self, window: Any, windows: Any, step: int) -> OpenUnheld | None:
         """The parameters that no optimizer holds, as they are now and at the comparison before."""
         earlier = self._latest.get(window)
+        if earlier is None:
+            self._followed = 0
         candidates, frozen = self._search(window, windows)
         if candidates and earlier is not None:
             held = self._held_by_unknown()
@@ -248,6 +252,14 @@ class UnheldParameters:
 def _held(windows: Any) -> set[int]:
     """The parameters (by ``id``) of the optimizers that are watched."""
     return {id(p) for each in windows for p in each.parameters()}
+
+
+def _in_models_of(window: Any) -> set[int]:
+    """The parameters (by ``id``) of the known models that contain some of an optimizer, with those
+    of modules in containers."""
+    visited, models = set[int](), models_of(_held([window]))
+    modules = [*models, *(inner for model in models for _, inner in _listed(model, "", set()))]
+    return {id(p) for module in modules for _, p in named_parameters(module, "", visited)}
 
 
 def _leaves(roots: tuple[Any, ...]) -> Iterator[Any]:
