@@ -63,6 +63,7 @@ def micro_batch(number: int, targets: Targets, loss: Any, weight: float, **more:
 
 # ---------------------------------------------------------------------- one rank, under a scaler
 
+UNPLANNED = "the LR schedule has no number of steps, or none that can be read"
 COEFFICIENT = 0.25 / (4.5 + 1e-6)  # of the third step's clipping
 
 ONE_RANK: list[Plain] = [
@@ -89,7 +90,10 @@ ONE_RANK: list[Plain] = [
         "zero_share": 0.0,
         "parameters": 1.0,
         "update_ratio": 1.5,  # w = 1 - 0.5 * 3
-        "code": ["scaled_backward", "loss", "unscale", "clip_norm", "scaler_step", "step"],
+        "code": [
+            *("new_schedule", "scaled_backward", "loss", "unscale", "clip_norm", "scaler_step"),
+            "step",
+        ],
         # scaled gradients 16 and 8, twice which estimate the sum: (32^2 + 16^2) / 2, and 24^2
         "noise": [640.0, 576.0],
     },
@@ -119,7 +123,10 @@ ONE_RANK: list[Plain] = [
         "scheduled": 1,
         "zero_share": 0.0,
         "noise": ["Infinity", "Infinity"],
-        "missing": {"post_factor": "the sampled gradients are not finite"},
+        "missing": {
+            "post_factor": "the sampled gradients are not finite",
+            "schedule_total": UNPLANNED,
+        },
     },
     {
         # w = -0.5 still, the scale has fallen to 4, the rate was scheduled on the skipped step too.
@@ -144,6 +151,7 @@ ONE_RANK: list[Plain] = [
         "post_factor": pytest.approx(COEFFICIENT / 4, rel=1e-12),
         "lr": 0.125,
         "scheduled": 2,
+        "missing": {"schedule_total": UNPLANNED},  # StepLR has no end
         "zero_share": 0.0,
         "noise": [(20.0**2 + 16.0**2) / 2, 18.0**2],
     },

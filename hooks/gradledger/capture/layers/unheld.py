@@ -155,8 +155,8 @@ class UnheldParameters:
             return
         compared = [each for each in windows if each in self._latest]
         reached = next((w for w in compared if not leaves.keys().isdisjoint(_held([w]))), None)
-        known = known_parameters() if reached is None else _in_models_of(reached)
-        if not self._searched and not unheld <= known:
+        in_models = known_parameters() if reached is None else _in_models_of(reached)
+        if not self._searched and not unheld <= in_models:
             self._searched = search_models()
         if reached is not None:
             beside = self._beside.setdefault(reached, {})
