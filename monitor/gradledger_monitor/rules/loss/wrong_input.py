@@ -119,11 +119,11 @@ class WrongInput(Rule):
     points_at = ("loss", "backward", "scaled_backward")
     needed = Parameter(2, "micro-batches in which the loss gets such an input")
 
-    state = declare(_counts=dict[str, int])
+    state = declare(_counts=list[int])
 
     def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
         super().__init__(thresholds)
-        self._counts: dict[str, int] = {}  # micro-batches by loss and its input
+        self._counts = [0] * len(_MISTAKES)  # micro-batches with each
 
     def evaluate(self, window: Window) -> Outcome:
         """The terms of the micro-batches whose graph was read."""
@@ -131,16 +131,14 @@ class WrongInput(Rule):
         inputs = [{each for t in m.terms if (each := _input_of(t))} for m in micro_batches]
         if not any(inputs):
             return not_applicable(NONE)
-        for loss, form in (each for of_one in inputs for each in of_one):
-            key = f"{loss}: {form}"
-            self._counts[key] = self._counts.get(key, 0) + 1
-        for (loss, form), mistake in _MISTAKES.items():
-            times = self._counts.get(f"{loss}: {form}", 0)
+        for index, (mistaken, mistake) in enumerate(_MISTAKES.items()):
+            self._counts[index] += sum(mistaken in of_one for of_one in inputs)
+            times = self._counts[index]
             if times >= self.needed:
                 return finding(
                     mistake.severity,
                     mistake.title,
-                    f"In {counted(times, 'early micro-batch')}, the loss gets {_WHAT[form]}. "
+                    f"In {counted(times, 'early micro-batch')}, the loss gets {_WHAT[mistaken[1]]}. "
                     f"{mistake.text}",
                     mistake.fix,
                     micro_batches=times,
