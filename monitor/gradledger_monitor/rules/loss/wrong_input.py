@@ -138,8 +138,8 @@ class WrongInput(Rule):
                 return finding(
                     mistake.severity,
                     mistake.title,
-                    f"In {counted(times, 'early micro-batch')}, the loss gets {_WHAT[mistaken[1]]}. "
-                    f"{mistake.text}",
+                    f"In {counted(times, 'early micro-batch')}, the loss gets "
+                    f"{_WHAT[mistaken[1]]}. {mistake.text}",
                     mistake.fix,
                     micro_batches=times,
                 )
