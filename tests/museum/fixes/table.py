@@ -36,7 +36,6 @@ def _of(rule: str, framework: str, family: str = "loop") -> str:
 
 # The verdict of a fixed program is ``balanced``, but for these.
 VERDICTS = {
-    "ranks/outer_step_adds_up": "incomplete",  # the outer optimizer has no backward
     "ranks4/experts_in_a_wrapper": "incomplete",  # what follows the wrapper is not judged
 }
 
