@@ -50,6 +50,8 @@ def why_unmeasured(
         return "the loop communicates after backward, and changes the gradients of some shards"
     if len({m.scale is None for _, m in applied}) > 1:
         return "some backwards of this window were scaled, and others not"
+    if _has_two_scales(applied):
+        return "the loss scale changed between backwards of this window"
     if _unscaled_between(record, applied):
         return "GradScaler.unscale_ ran between backwards of this window: those after it are scaled"
     if all_reduce is not None and not (all_reduce.is_known or of_one_batch):
@@ -72,6 +74,12 @@ def why_unmeasured(
             elif not math.isfinite(float(weight)):
                 return "the gradient at the loss is not finite"
     return None
+
+
+def _has_two_scales(applied: IndexedMicroBatches) -> bool:
+    """Whether one GradScaler multiplied losses of the window by different scales."""
+    scales = {(m.scaler, float(m.scale)) for _, m in applied if m.scale is not None}
+    return len(scales) > len({scaler for scaler, _ in scales})
 
 
 def _unscaled_between(record: StepRecord, applied: IndexedMicroBatches) -> bool:

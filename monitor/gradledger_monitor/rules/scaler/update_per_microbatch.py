@@ -84,8 +84,11 @@ def _scales(window: Window) -> set[float | None]:
 
 
 def _summary(inside: list[int], scales: set[float | None], total: int) -> str:
-    if inside:
-        event = f"GradScaler.update() ran after micro-batch {inside[0]} of {total}"
-        return f"{event}, so the gradients of the window may not share one scale."
     values = ", ".join(significant(s) for s in sorted(scales, key=str) if s is not None)
-    return f"The micro-batches of the window have different loss scales: {values}."
+    different = f"The micro-batches of the window have different loss scales: {values}."
+    if not inside:
+        return different
+    event = f"GradScaler.update() ran after micro-batch {inside[0]} of {total}"
+    if len(scales) > 1:
+        return f"{event}. {different}"
+    return f"{event}, so the gradients of the window may not share one scale."
