@@ -13,7 +13,7 @@ from gradledger_monitor.rules.definition import UNSTABLE
 from gradledger_monitor.rules.gradient_scale_effects import constant_factor_effect
 from gradledger_monitor.rules.number_text import significant
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_measured
-from gradledger_monitor.rules.scaler.common import SCALER_IN_USE, bounded, residual
+from gradledger_monitor.rules.scaler.common import SCALER_IN_USE, bounded, has_nan_loss, residual
 
 FIX = """\
 scaler.step(optimizer)      # not optimizer.step()
@@ -26,7 +26,8 @@ class StepBypassed(Rule):
     **What it sees**
 
     The loss was scaled, but ``optimizer.step()`` was called directly, and the gradient sample
-    shows that nothing unscaled the gradients before it.
+    shows that nothing unscaled the gradients before it. Or their norm is not finite, under a loss
+    that is not NaN.
 
     **Why it matters**
 
@@ -65,6 +66,16 @@ class StepBypassed(Rule):
         if record.skipped or facts.own_calls("scaler_step"):
             return OK
         left = residual(facts)
+        if _overflows(facts):
+            return finding(
+                "error",
+                "GradScaler.step is bypassed, and the gradients are not finite",
+                "optimizer.step() ran without GradScaler.step, which skips such a step: the loss "
+                f"was multiplied by {significant(facts.scale or 1.0)} and was not NaN, and the "
+                "norm of its gradients is not finite.",
+                FIX,
+                scale=facts.scale,
+            )
         if left is None:
             return not_measured(record.missing.get("post_factor", "no gradient sample"))
         if left < 2:
@@ -78,6 +89,16 @@ class StepBypassed(Rule):
             factor=left,
             scale=facts.scale,
         )
+
+
+def _overflows(facts: StepFacts) -> bool:
+    """Whether gradients are not finite under a loss that is not NaN: the scale may be the reason.
+
+    ``norm.nonfinite`` reports a loop that calls ``unscale_`` and not ``step``.
+    """
+    norm = number(facts.record.norm)
+    is_finite = norm is None or math.isfinite(norm)
+    return not (is_finite or has_nan_loss(facts) or facts.own_calls("unscale"))
 
 
 def _state(left: float, facts: StepFacts) -> str:
