@@ -373,7 +373,8 @@ def test_unscaled_losses_may_have_gradients_that_are_scaled() -> None:
         (SCALE / 10, 0.1, True),  # the scaled one has a weight, and the other one has a weight
         (SCALE, SCALE, False),  # scaled by hand
         (SCALE, 1e-4 * SCALE, False),  # with a weight
-        (10.0, None, False),  # no scale in either
+        (SCALE * 45, None, True),
+        (SCALE, 45.0, True),
     ],
 )
 def test_a_loss_that_is_added_to_a_scaled_one_is_unscaled(
@@ -394,6 +395,56 @@ def test_a_loss_that_is_added_to_a_scaled_one_is_unscaled(
     if reported is not None:
         assert reported.title == "A loss is added to a scaled loss, and is not scaled"
         assert reported.evidence["scale"] == SCALE
+
+
+@pytest.mark.parametrize(
+    ("constant", "outer", "scaler_of", "is_reported"),
+    [
+        (45.0, None, 1, True),
+        (1.0, None, 1, True),
+        (45.0, None, 2, False),  # another scaler steps the other optimizer
+        (64.0, None, 1, False),  # a weight of 1/16, which the loop multiplies by the scale
+        (1.0, SCALE, 1, False),  # the same with a weight of 1/scale
+    ],
+)
+def test_a_scaler_may_divide_the_gradients_of_one_of_two_optimizers_that_are_unscaled(
+    constant: float, outer: float | None, scaler_of: int, is_reported: bool
+) -> None:
+    window = of_unscaled(constant / 20, False, post_factor=1 / SCALE)
+    for micro_batch in window.micro_batches:
+        micro_batch.terms[0].coefficient = constant
+        micro_batch.terms[0].outer_coefficient = outer
+    window.events.append(Event("scaler_step", 0, own=False, scaler=scaler_of))
+    assert (finding_of("unscaled_backward", window) is not None) is is_reported
+    window.micro_batches[0].missing["scale"] = "a tensor of several values was scaled"
+    assert finding_of("unscaled_backward", window) is None
+
+
+def test_another_loss_with_a_constant_in_front_of_it_is_unscaled() -> None:
+    for constant, is_reported in ((45.0, True), (0.045 * SCALE, False)):
+        window = scaled(1, STEP)
+        other = window.micro_batches[1]
+        other.scale, other.terms[0].kind = None, "MseLossBackward0"
+        other.terms[0].weight = constant / (other.terms[0].tokens or 1)
+        other.terms[0].coefficient = constant
+        assert (finding_of("unscaled_backward", window) is not None) is is_reported
+
+
+def test_gradients_that_are_not_finite_show_that_the_scaler_was_bypassed() -> None:
+    def bypassed(*events: Event) -> Finding | None:
+        return finding_of("step_bypassed", scaled(1, *events, norm=math.inf, post_factor=None))
+
+    assert bypassed() is not None
+    assert bypassed(STEP) is None
+    assert bypassed(Event("unscale", 2)) is None
+
+
+def test_a_scale_that_changes_inside_the_window_leaves_no_ledger() -> None:
+    window = scaled(1, Event("update", 1), STEP)
+    window.micro_batches[1].scale = SCALE / 2
+    assert facts(window).unmeasured == "the loss scale changed between backwards of this window"
+    finding = finding_of("update_per_microbatch", window)
+    assert finding is not None and "different loss scales" in finding.summary
 
 
 def test_a_loss_beside_a_scaled_one_may_have_a_factor_that_is_not_read() -> None:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from gradledger.capture.windows import OpenWindows, OptimizerWindow
 
 COMPILED = "the GradScaler runs inside a compiled function, where it cannot be seen"
+OF_SEVERAL_VALUES = "GradScaler.scale multiplied several values, which may be in the loss"
 
 MOST_PRODUCTS = 64  # scaled losses that a thread remembers: those of the windows that are open
 MOST_NODES = 200  # between the root of backward and its scaled losses
@@ -217,6 +218,8 @@ class GradScalerCalls(Observer):
             micro_batch.scale, micro_batch.scaler, _ = products[scaled[-1]]
             micro_batch.scaling = frozenset(number for number, _ in scaled)
             self._thread.unused.difference_update(scaled)
+        elif not all(products[key].single for key in self._thread.unused):
+            micro_batch.missing["scale"] = OF_SEVERAL_VALUES
 
     def step_begins(self, step: OpenStep, window: OptimizerWindow) -> None:
         """Copy the state of the scaler. A fused optimizer divides by ``grad_scale`` itself."""

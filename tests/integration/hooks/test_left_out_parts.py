@@ -466,6 +466,18 @@ def test_a_scaled_loss_from_which_no_backward_starts_is_unused() -> None:
     assert [each.unused for each in scalers if each is not None] == [True, False, True]
 
 
+def test_scaled_outputs_leave_open_if_the_loss_is_scaled() -> None:
+    model, scaler = nn.Linear(4, 2), torch.amp.GradScaler("cpu", init_scale=8.0)
+    with recording() as kept:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for _ in range(2):
+            scaler.scale(model(torch.randn(5, 4))).mean().backward()
+            scaler.step(optimizer)
+            scaler.update()
+    micro_batch = kept.steps[1].resolve().micro_batches[0]
+    assert micro_batch.scale is None and "several values" in micro_batch.missing["scale"]
+
+
 def test_each_call_and_micro_batch_has_the_number_of_its_scaler() -> None:
     model = nn.Linear(4, 2)
     first, second = (torch.amp.GradScaler("cpu", init_scale=s) for s in (8.0, 16.0))
