@@ -89,6 +89,11 @@ def test_other_factors_leave_out_nothing(loss: Sum) -> None:
     assert term_of(loss, nn.Linear(4, 1)).tokens == 15
 
 
+def _rows(y: torch.Tensor) -> torch.Tensor:
+    """A mask of whole samples, which has all elements."""
+    return (torch.arange(len(y)) > 0).float()[:, None].repeat(1, y.shape[1])
+
+
 HOLES, FIRST = [0, 3, 1, 4, 2], torch.tensor([1.0, 0.0, 0.0, 0.0, 0.0])
 MEANS: dict[str, tuple[bool, Sum]] = {
     "both": (True, lambda p, y, k: F.mse_loss(p * k, y * k)),
@@ -101,6 +106,8 @@ MEANS: dict[str, tuple[bool, Sum]] = {
     "holes": (False, lambda p, y, k: F.mse_loss(p * k[:, HOLES], y * k[:, HOLES])),
     "one of a row": (False, lambda p, y, k: F.mse_loss(p * FIRST, y * FIRST)),
     "weights": (False, lambda p, y, k: F.mse_loss(p * (k + 0.5), y * (k + 0.5))),
+    "samples": (False, lambda p, y, k: F.mse_loss(p * (y[:, :1] > 0), y * (y[:, :1] > 0))),
+    "repeated samples": (False, lambda p, y, k: F.mse_loss(p * _rows(y), y * _rows(y))),
     "no mask": (False, lambda p, y, k: F.mse_loss(p, y)),
 }
 

@@ -10,6 +10,7 @@ may receive a gradient. Nothing waits for a device: whether a factor is a mask i
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -19,7 +20,8 @@ from gradledger.observers.losses.node_names import ADDITIONS, GUARDS, PRODUCTS
 from gradledger.observers.losses.saved_hooks import saved
 
 MAX_NODES = 24  # visited below one loss
-PADDED, LEAST_LENGTH = (2, 3), 2  # dimensions of padded rows, elements of the shortest of them
+PADDED, LEAST_LENGTH = (2, 3), 4  # dimensions of padded rows, and their length with the padding
+MOST_ELEMENTS = 2**18  # of a mask whose form is looked at: it is read as a whole
 
 # Losses of PyTorch that compare element by element.
 ELEMENTWISE_LOSSES = frozenset(
@@ -39,6 +41,8 @@ _SHAPES = frozenset(
     | {"SqueezeBackward0", "SqueezeBackward1", "SqueezeBackward2"}
 )
 
+_FOLLOWED = _OF_SINGLE_ELEMENTS | _MASKING | _SHAPES | {"WhereBackward0"}
+
 
 def mask_below(node: Any, shape: tuple[int, ...]) -> torch.Tensor | None:
     """Where the elements that ``node`` computes receive a gradient; None if all may.
@@ -51,39 +55,72 @@ def mask_below(node: Any, shape: tuple[int, ...]) -> torch.Tensor | None:
 def left_by_padding(node: Any, shape: tuple[int, ...]) -> torch.Tensor | None:
     """How many elements of a mean a mask of padding leaves in; negative if it is another one.
 
-    Rows of different lengths are padded at the end, or at the beginning. A mask of another form may
-    be a choice, such as that of a hole in an image, and its mean divides by all on purpose. So may
-    one that leaves one element of each row in, as that of the action that was taken.
+    Rows of different lengths are padded at the end, or at the beginning, and none is all padding. A
+    mask of another form may be a choice, such as that of whole samples, of columns, or of a hole in
+    an image, and its mean divides by all on purpose. So may one that leaves one element of each row
+    in, as that of the action that was taken.
     """
     if len(shape) not in PADDED or shape[1] < LEAST_LENGTH or 0 in shape:
         return None
-    if not _may_mask(node):
+    if shape[0] * shape[1] > MOST_ELEMENTS or not _is_masked_by_rows(node, shape):
         return None
     search = _Search()
     mask = search.at(node, shape)
     if mask is None or not search.of_masks:
         return None
-    least, most = mask.to(torch.int8).diff(dim=1).aminmax()
-    is_padding = ((least >= 0) | (most <= 0)) & (mask.sum(1).amax() > 1)
+    rows = mask if mask.dim() == 2 else mask[:, :, 0]  # equal along the third dimension
+    least, most = rows.to(torch.int8).diff(dim=1).aminmax()
+    lengths = rows.sum(1)
+    is_padding = ((least >= 0) | (most <= 0)) & (lengths.amin() > 0) & (lengths.amax() > 1)
     for is_mask in search.of_masks:
         is_padding = is_padding & is_mask
-    return torch.where(is_padding, mask.sum(), -1)
+    return torch.where(is_padding, lengths.sum() * math.prod(shape[2:]), -1)
 
 
-def _may_mask(node: Any) -> bool:
-    """Whether any node of the search may apply a mask: most means have none, and this is quick."""
-    queue = [node]
+def _is_masked_by_rows(node: Any, shape: tuple[int, ...]) -> bool:
+    """Whether a factor, fill or selection is below, and each may be a mask of padding.
+
+    Most means have none, or have weights of another form, and this is quick.
+    """
+    queue, any_mask = [node], False
     for _ in range(MAX_NODES):
         if not queue:
             break
         current = queue.pop()
         name = current.name()
-        weighs = name.startswith("BinaryCrossEntropy") and saved(current, "weight") is not None
-        if weighs or name in _MASKING or name == "WhereBackward0":
-            return True
-        if name in _OF_SINGLE_ELEMENTS or name in _SHAPES:
+        applied = _applied(current, name)
+        if isinstance(applied, torch.Tensor) and applied.dim():
+            if not _is_of_rows(applied, shape):
+                return False
+            any_mask = True
+        if name in _FOLLOWED:
             queue += [below for below, _ in current.next_functions if below is not None]
-    return False
+    return any_mask
+
+
+def _is_of_rows(applied: torch.Tensor, shape: tuple[int, ...]) -> bool:
+    """Whether a tensor has one value for each row and position of a loss of this shape."""
+    if type(applied) is not torch.Tensor or applied.layout is not torch.strided:
+        return False
+    sizes = tuple(applied.shape)
+    while len(sizes) > len(shape) and sizes[-1] == 1:
+        sizes = sizes[:-1]
+    if len(sizes) != len(shape) or sizes[:2] != tuple(shape[:2]) or not applied.stride(1):
+        return False
+    return len(sizes) == 2 or sizes[2] == 1 or applied.stride(2) == 0
+
+
+def _applied(node: Any, name: str) -> Any:
+    """What a node multiplies by, fills or selects by; None if nothing."""
+    if name.startswith("BinaryCrossEntropy"):
+        return saved(node, "weight")
+    if name == "WhereBackward0":
+        return saved(node, "condition")
+    if name not in _MASKING or len(graph_inputs(node)) != 1:
+        return None
+    if name == "MulBackward0":
+        return saved(node, "self" if node.next_functions[0][0] is None else "other")
+    return saved(node, "mask")
 
 
 class _Search:
@@ -145,19 +182,13 @@ class _Search:
 
     def _own_mask(self, node: Any, name: str) -> torch.Tensor | None:
         """The mask that a node applies itself; None if none, or a factor of one number."""
-        if name.startswith("BinaryCrossEntropy"):
-            return self._zeros_and_ones(saved(node, "weight"))
-        if name not in _MASKING or len(graph_inputs(node)) != 1:
+        applied = _applied(node, name)
+        if not name.startswith("MaskedFill"):
+            return self._zeros_and_ones(applied)
+        if not isinstance(applied, torch.Tensor) or applied.dtype is not torch.bool:
             return None
-        if name == "MulBackward0":
-            return self._zeros_and_ones(
-                saved(node, "self" if node.next_functions[0][0] is None else "other")
-            )
-        filled = saved(node, "mask")
-        if filled is None or filled.dtype is not torch.bool:
-            return None
-        self._note_mask(filled)
-        return ~filled
+        self._note_mask(applied)
+        return ~applied
 
     def _note_mask(self, mask: torch.Tensor) -> None:
         self.of_masks.append(torch.ones((), dtype=torch.bool, device=mask.device))
