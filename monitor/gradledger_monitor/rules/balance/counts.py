@@ -224,16 +224,27 @@ def tokens_by_index(objective: Objective) -> set[float]:
     return set(totals.values())
 
 
-def is_multiplied_by_own_samples(facts: StepFacts, objective: Objective) -> bool:
+def is_multiplied_by_own_samples(
+    facts: StepFacts, objective: Objective, past: Sequence[Closed]
+) -> bool:
     """Whether nothing divides the losses, and each is multiplied by the size of its batch.
 
-    One batch of the window is short.
+    One batch of the window, on each rank, is short, and windows before had none that was short.
     """
     micro_batches = sum(map(len, facts.applied_by_rank.values()))
     if not facts.samples or not objective.is_undivided:
         return False
     if not objective.has_one_term_in_each_of(micro_batches):
         return False
-    terms = [term.loss_term for term in objective.terms]
-    factors = [number(t.outer_coefficient) or number(t.coefficient) or 0.0 for t in terms]
-    return len(set(factors)) > 1 and sum(factors) == facts.samples
+    of_ranks: dict[int, list[float]] = {}
+    for term in objective.terms:
+        t = term.loss_term
+        factor = number(t.outer_coefficient) or number(t.coefficient) or 0.0
+        of_ranks.setdefault(term.rank, []).append(factor)
+    full = max(map(max, of_ranks.values()))
+    short = sum(len(each) - each.count(full) for each in of_ranks.values())
+    one_each = all(len(each) - each.count(full) <= 1 for each in of_ranks.values())
+    size = full * len(of_ranks)
+    seen = any(closed.samples == closed.micro_batches * size for closed in past)
+    whole = sum(map(sum, of_ranks.values())) == facts.samples
+    return short > 0 and one_each and seen and whole

@@ -232,7 +232,7 @@ def diagnose(facts: StepFacts, past: Sequence[Closed]) -> list[Diagnosis]:
     first = _of_main(facts, main, past)
     if first.pattern in ("missing", "partial") and is_multiplied_by_samples(facts, main):
         first = Diagnosis("unmeasured", BY_SAMPLES, main)
-    if first.pattern == "wandering" and is_multiplied_by_own_samples(facts, main):
+    if first.pattern == "wandering" and is_multiplied_by_own_samples(facts, main, past):
         first = Diagnosis("constant", objective=main, evidence=TIMES_SAMPLES)
     of_several_losses = facts.parameters_changed or facts.two_of_each_batch
     if of_several_losses and first.pattern not in FAIR:
