@@ -61,3 +61,18 @@ def test_tasks_of_few_examples_may_count_once(
     rules = {f.rule for f in evaluation.findings}
     assert ("reduction.token_weights_unequal" in rules) == is_named
     assert (evaluation.verdict == "incomplete") != is_named
+
+
+def test_one_short_batch_whose_rows_are_the_classes_is_no_task() -> None:
+    """In-batch softmax with two queries for each passage; tasks have other sizes each time."""
+    batches = [_step(n, *[_of_three(16), _of_three(16), _of_three(4)]) for n in range(1, 6)]
+    rules = {f.rule for f in judged(batches).findings}
+    assert "reduction.token_weights_unequal" in rules
+    sizes = [(4, 5, 7), (5, 5, 3), (6, 3, 4), (7, 7, 5), (3, 5, 6)]
+    tasks = [_step(n, *map(_of_three, each)) for n, each in enumerate(sizes, 1)]
+    assert judged(tasks).findings == []
+
+
+def _of_three(classes: int) -> records.Term:
+    n = 2 * classes
+    return term(n, 1 / (3 * n), samples=n, classes=classes)

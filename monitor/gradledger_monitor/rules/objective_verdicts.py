@@ -162,7 +162,7 @@ def _status_and_text(
         return "not_applicable", diagnosis.reason
     if undecided := why_no_loss_is_evaluated(facts) or why_undecided(facts, window.of_same_loss):
         return "not_measured", undecided
-    excuse = _excuse(facts, objective, objectives)
+    excuse = _excuse(window, objective, objectives)
     even = objective.is_penalty or objective.reading.is_even(facts.tolerance)
     if excuse is None and not even and pattern not in ("padding", "term_padding"):
         return "finding", f"{element_name(objective)} weights differ"
@@ -188,12 +188,12 @@ def _status_and_text(
     return "ok", f"{text}{besides}"
 
 
-def _excuse(facts: StepFacts, objective: Objective, objectives: list[Objective]) -> Outcome | None:
+def _excuse(window: Window, objective: Objective, objectives: list[Objective]) -> Outcome | None:
     """Why the weights cannot be evaluated, or need not."""
     losses = [o for o in objectives if not o.is_penalty]
     if objective not in losses:
         return None
-    return why_not_evaluated(objective, losses, facts, TokenWeightsUnequal().warning)
+    return why_not_evaluated(objective, losses, window, TokenWeightsUnequal().warning)
 
 
 def _equal(facts: StepFacts, objective: Objective) -> str:

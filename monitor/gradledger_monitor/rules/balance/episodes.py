@@ -20,6 +20,7 @@ from gradledger_monitor.model.tolerances import INSIDE
 from gradledger_monitor.rules.balance.patterns import Closed
 
 SINGLE_ELEMENTS = 3  # terms of one element each: a loop over the steps of an episode, not heads
+FEWEST_BEFORE = 2  # windows that show the usual sizes of batches
 FEW_ELEMENTS = 16  # exits or iterations of a model; episodes of a fixed length are longer
 
 
@@ -59,11 +60,13 @@ def may_be_of_episodes(facts: StepFacts, objective: Objective, past: Sequence[Cl
     return any(_may_be_policy_loss(o, past) and _steps(o) == steps for o in facts.objectives)
 
 
-def may_be_of_tasks(objective: Objective) -> bool:
+def may_be_of_tasks(objective: Objective, past: Sequence[Closed]) -> bool:
     """Whether micro-batches may be tasks of few examples, each with other classes.
 
     They have different numbers of classes, and the same number of samples for each class. Targets
-    of sequences are none: their classes may be the positions of a sentence, as in a parser.
+    of sequences are none: their classes may be the positions of a sentence, as in a parser. Nor is
+    a batch whose rows are the classes of one another: one is short, on each rank, and windows
+    before have no other sizes.
     """
     terms, shots = [term.loss_term for term in objective.terms], set()
     for term in terms:
@@ -72,7 +75,20 @@ def may_be_of_tasks(objective: Objective) -> bool:
             return False
         shots.add(term.tokens / term.classes)
     (each, *others) = shots or {0.0}
-    return not others and each > 1 and each % 1 == 0 and len({term.classes for term in terms}) > 1
+    of_tasks = not others and each > 1 and each % 1 == 0 and len({t.classes for t in terms}) > 1
+    return of_tasks and not _has_one_short_batch(objective, past)
+
+
+def _has_one_short_batch(objective: Objective, past: Sequence[Closed]) -> bool:
+    """Whether all micro-batches of a rank but one are of one size, as in most windows before."""
+    sizes: dict[int, list[float]] = {}
+    for term in objective.terms:
+        sizes.setdefault(term.rank, []).append(term.tokens)
+    full = max(map(max, sizes.values()))
+    one_each = all(len(each) - 1 <= each.count(full) > 1 for each in sizes.values())
+    whole = {full * len(objective.terms), sum(map(sum, sizes.values()))}
+    same = sum(closed.tokens in whole for closed in past)
+    return one_each and len(past) >= FEWEST_BEFORE and 2 * same > len(past)
 
 
 def has_advantages_of_zero(facts: StepFacts, objective: Objective) -> bool:

@@ -187,7 +187,7 @@ class TokenWeightsUnequal(Rule):
         facts = window.facts
         if any(d.objective is objective for d in window.diagnoses if d.pattern == "term_padding"):
             return not_applicable(COUNTS_IGNORED)  # which makes its weights differ, too
-        excuse = why_not_evaluated(objective, objectives, facts, self.warning)
+        excuse = why_not_evaluated(objective, objectives, window, self.warning)
         if excuse is not None and excuse.reason == OTHER_DIVISOR:
             self._own_divisors = sorted({*self._own_divisors, objective.name})
         elif excuse is None and objective.name in self._own_divisors:

@@ -30,7 +30,7 @@ from gradledger_monitor.rules.balance.several_losses import (
     may_predict_further_tokens,
 )
 from gradledger_monitor.rules.reduction.common import share as share_of
-from gradledger_monitor.rules.rule import not_applicable, not_measured
+from gradledger_monitor.rules.rule import Window, not_applicable, not_measured
 
 OTHER_DIVISOR = (
     "each micro-batch is divided by a number that is not the count of the elements in its graph, "
@@ -75,7 +75,7 @@ LIGHT = "its weights differ, but it has little of the gradient's weight"
 
 
 def why_not_evaluated(
-    objective: Objective, objectives: list[Objective], facts: StepFacts, light: float
+    objective: Objective, objectives: list[Objective], window: Window, light: float
 ) -> Outcome | None:
     """Why the weights of an objective cannot be evaluated, or need not; None if they are.
 
@@ -83,7 +83,7 @@ def why_not_evaluated(
     """
     if objective.is_unmatched:
         return not_measured(UNMATCHED)
-    reading = objective.reading
+    facts, reading = window.facts, objective.reading
     counted = objective.elements_count or objective.is_mean_of_counted(facts.tolerance)
     if objective.weighted_inside and not counted and reading.unit != "loss_weights":
         undecided = objective.may_be_mean_of_counted(facts.tolerance)
@@ -114,7 +114,7 @@ def why_not_evaluated(
         return not_measured(COMPARISONS)
     if reading.is_of_means(facts.tolerance) and may_be_of_episodes(facts, objective):
         return not_measured(EPISODES)
-    if reading.is_of_means(facts.tolerance) and may_be_of_tasks(objective):
+    if reading.is_of_means(facts.tolerance) and may_be_of_tasks(objective, window.past):
         return not_measured(OF_TASKS)
     if may_predict_further_tokens(objective, facts.tolerance):
         return not_measured(FURTHER_TOKENS)
