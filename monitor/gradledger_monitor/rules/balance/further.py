@@ -408,6 +408,12 @@ def _weights_of_statistics(facts: StepFacts, objective: Objective) -> Iterator[l
         yield [term.weight for term in objective.terms]
 
 
+def is_weighted_statistic(facts: StepFacts, objective: Objective) -> bool:
+    """Whether a constant is in front of a sum of statistics: nothing shows that it has no 1/K."""
+    weighted = outer_constant(objective) is not None
+    return weighted and any(True for _ in _weights_of_statistics(facts, objective))
+
+
 def _may_be_of_rows(term: Term) -> bool:
     """Whether as many elements as rows, or several for each, may be those of the rows."""
     elements, rows = term.elements or 0, term.averaged or 1

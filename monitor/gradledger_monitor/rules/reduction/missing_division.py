@@ -8,6 +8,7 @@ from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.rules.balance.further import (
     counts_of_ranks,
     is_right,
+    is_weighted_statistic,
     may_be_a_weight,
 )
 from gradledger_monitor.rules.balance.patterns import FAIR
@@ -105,8 +106,9 @@ class MissingDivision(Rule):
     have a separate loss, such as a batch of each of several DataLoaders. If each micro-batch adds
     up several means, as of the models of an ensemble, or as many losses as there are micro-batches,
     one number may be K or their count: the verdict is then incomplete. So it is for a bare sum that
-    nothing divides. Of a further loss with
-    less than 1% of the gradient's weight, it is information.
+    nothing divides. Of a further loss with less than 1% of the gradient's weight, it is
+    information; so it is of a sum of statistics, such as the load of experts, with a constant in
+    front of it, which may contain 1/K.
 
     **Incidents**
 
@@ -147,6 +149,13 @@ def _of_one(window: Window, objective: Objective, evidence: str) -> Outcome:
             f"{min(counts)} to {max(counts)}. On average, its weight is "
             f"{significant(factor)} times its coefficient."
         )
+    in_doubt = not evidence and is_weighted_statistic(window.facts, objective)
+    if in_doubt:
+        how = (
+            f"the {one} is added on each micro-batch, and nothing but its constant may contain a "
+            f"division by K. If it contains none, the weight is {significant(factor)} times the "
+            "coefficient."
+        )
     normalised = f"The {main} is normalised over the window, but "
     if shows(window, "constant"):  # what divides the main loss is not known
         normalised, how = "", how[0].upper() + how[1:]
@@ -154,8 +163,8 @@ def _of_one(window: Window, objective: Objective, evidence: str) -> Outcome:
         normalised = f"The {main} is divided by K, or its weight is 1/{k}. "
         how = how[0].upper() + how[1:]
     return finding(
-        severity_of_one(objective, objectives),
-        f"The {name} is not divided by {by}",
+        "info" if in_doubt else severity_of_one(objective, objectives),
+        f"The {name} {'may not be' if in_doubt else 'is not'} divided by {by}",
         f"{normalised}{how}{share_sentence(objective, objectives)}",
         division_of_one(window.facts, objective, FIX_OF_ONE),
         objective=name,
