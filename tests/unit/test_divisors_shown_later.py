@@ -111,6 +111,15 @@ def test_windows_that_accelerate_divides_by_another_number_are_reported() -> Non
     assert of_accelerate(4) == set()
 
 
+@pytest.mark.parametrize(("k", "counted"), [(3, False), (2, True), (8, True)])
+def test_the_fix_of_a_loader_that_ends_early_is_no_count(k: int, counted: bool) -> None:
+    each = term(8, 1 / 4 / 8, divisors=[4.0], kind="MseLossBackward0")
+    steps = [facts(record([each] * k, n, batches=k), environment=STATED) for n in (1, 2, 3)]
+    (fix,) = {f.fix for f in judged(steps).findings if f.rule == "reduction.partial_window"}
+    assert "sync_with_dataloader=False" in fix
+    assert ("enter it once" in fix) == counted
+
+
 def test_several_backwards_of_one_batch_or_none_are_no_window_of_another_length() -> None:
     assert of_accelerate(8, batches=(5, 4, 4, 3)) == set()  # two losses of each batch
     assert of_accelerate(2, batches=(5, 4, 4, 3)) == set()  # of every second batch

@@ -54,6 +54,9 @@ for x, y in loader:
         accelerator.backward(loss_fn(model(x), y))
         optimizer.step()
         optimizer.zero_grad()
+# if the loader ends before K micro-batches, where the Accelerator is created instead:
+plugin = GradientAccumulationPlugin(num_steps=K, sync_with_dataloader=False)
+accelerator = Accelerator(gradient_accumulation_plugin=plugin)
 # without accumulate(), for each micro-batch; what backward divides by is undone:
 accelerator.backward(loss * accelerator.gradient_accumulation_steps / len(window))"""
 
@@ -153,7 +156,7 @@ def _of_accelerate(window: Window, divisor: int) -> Outcome:
         f"is {significant(balance(window))} = {k}/{divisor}{of_declared(window)}. accumulate() "
         "counts one micro-batch each time it is entered, and ends a window where the loader ends, "
         f"unless sync_with_dataloader=False. {constant_factor_effect(ratio, window.facts)}.",
-        FIX_COUNTED,
+        FIX_COUNTED if k > divisor or divisor % k == 0 else WINDOW_LENGTH["accelerate"],
         balance=round(balance(window), 6),
         micro_batches=k,
         usual_micro_batches=divisor,
