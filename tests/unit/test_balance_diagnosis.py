@@ -1003,6 +1003,40 @@ def test_a_sum_with_weights_of_its_own_may_pass_on_cached_gradients() -> None:
     assert not_measured(first(facts(record([chunk] * 4)), before(48.0))) == PASSED_ON
 
 
+@pytest.mark.parametrize(("constant", "passes_on"), [(None, True), (1 / 12, False)])
+def test_weights_of_one_sign_may_be_cached_gradients_if_nothing_divides_them(
+    constant: float | None, passes_on: bool
+) -> None:
+    weight = constant or 1.0
+    inside = {"weight_min": 0.1 * weight, "weight_max": 0.9 * weight, "elements": 12}
+    chunk = term(12, 0.5 * weight, "none", undivided=True, element_weight=weight, **inside)
+    chunk = dataclasses.replace(chunk, kind="SumBackward0", coefficient=constant)
+    diagnosis = first(facts(record([chunk] * 4)), before(48.0))
+    assert (diagnosis.reason == PASSED_ON) == passes_on
+
+
+@pytest.mark.parametrize(
+    ("sizes", "intended"),
+    [
+        ([(8, 8, 8), (8, 6, 8), (8, 8, 8), (8, 8, 6)], True),
+        ([(8, 5, 9), (4, 9, 6), (8, 8, 6), (3, 7, 9)], False),  # of any size
+    ],
+)
+def test_losses_times_their_batch_size_are_meant_so_if_one_batch_is_short(
+    sizes: list[tuple[int, ...]], intended: bool
+) -> None:
+    def of(number: int, each: tuple[int, ...]) -> StepFacts:
+        losses = [
+            term(n, 1.0, samples=n, undivided=True, coefficient=float(n), outer_coefficient=n)
+            for n in each
+        ]
+        return facts(record(losses, number))
+
+    evaluation = judged([of(n, each) for n, each in enumerate(sizes, 1)])
+    severities = {finding.severity for finding in evaluation.findings}
+    assert (severities <= {"info"}) == intended
+
+
 def policy_loss(elements: int, weight: float, least: float = 0.01) -> Term:
     """Log-probabilities, multiplied by advantages; the average size of their weights is given."""
     sizes = {"weight_min": least, "weight_max": 2 * weight, "weight_size": weight}
@@ -2492,8 +2526,11 @@ def test_k_is_missing_in_a_sum_of_statistics(shape: dict[str, Any], named: bool)
     }
     statistic = term(shape["elements"], 0.1, "sum", **(known | shape))
     statistic = dataclasses.replace(statistic, kind="SumBackward0")
-    diagnoses = diagnose(facts(record([[main, statistic]] * 4)), [])
-    assert (diagnoses[1].pattern == "term_missing") == named
+    step = facts(record([[main, statistic]] * 4))
+    assert (diagnose(step, [])[1].pattern == "term_missing") == named
+    assert {finding.severity for finding in judged([step]).findings} == (
+        {"info"} if named else set()
+    )
 
 
 # ---------------------------------------------------------------------- constants, and K
