@@ -245,6 +245,6 @@ def is_multiplied_by_own_samples(
     short = sum(len(each) - each.count(full) for each in of_ranks.values())
     one_each = all(len(each) - each.count(full) <= 1 for each in of_ranks.values())
     size = full * len(of_ranks)
-    seen = any(closed.samples == closed.micro_batches * size for closed in past)
+    usual = any(closed.samples == closed.micro_batches * size for closed in past)
     whole = sum(map(sum, of_ranks.values())) == facts.samples
-    return short > 0 and one_each and seen and whole
+    return short > 0 and one_each and usual and whole
