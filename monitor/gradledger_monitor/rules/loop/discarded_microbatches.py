@@ -53,6 +53,7 @@ MOST_HELD = 64  # fingerprints of a window that are compared with those of the n
 UNDIVIDED = 0.01  # relative tolerance of a factor of K between two losses
 HELD = "gradients that were zeroed may be measured: their data is the same each time"
 LENGTHS, WHOLE = 4, 0.01  # lengths of windows that no K explains, tolerance of a balance of 1
+OFTEN = 2  # windows that differ from the one before, for each one that is as long
 GUARDED = (
     "windows of many lengths that apply one micro-batch, whose loss is not divided: a guard in the "
     "loop may drop the others"
@@ -63,24 +64,39 @@ class WindowLengths:
     """The numbers of micro-batches in the windows after the first.
 
     A loop that accumulates K has windows of K, and other ones where an epoch ends. One that steps
-    on each micro-batch, and has a guard that drops many of them, has windows of all lengths.
+    on each micro-batch, and has a guard that drops many of them, has windows of all lengths, also
+    of a single micro-batch: all that no micro-batch was dropped in. A budget of tokens, or a K that
+    grows, gives many lengths as well, and none of 1.
     """
 
-    state: ClassVar[Mapping[str, Any]] = declare(_lengths=list[int])
+    state: ClassVar[Mapping[str, Any]] = declare(
+        _lengths=list[int], _last=int, _changed=int, _same=int
+    )
 
     def __init__(self) -> None:
         self._lengths: list[int] = []  # different ones, as many as are needed
+        self._last = 0  # the length of the window before
+        self._changed = self._same = 0  # windows that differ from that, and that do not
 
     def show_guard(self, window: Window) -> bool:
         """Whether they vary, and this window applies one micro-batch, as a whole batch."""
         facts, total = window.facts, len(window.facts.record.micro_batches)
-        is_new = facts.step > 1 and total not in self._lengths
-        if is_new and len(self._lengths) < LENGTHS:
-            self._lengths.append(total)
-        if len(self._lengths) < LENGTHS or len(facts.applied) != 1:
+        if facts.step > 1:
+            self._count(total)
+        varies = self._changed >= OFTEN * self._same
+        if len(self._lengths) < LENGTHS or not varies or len(facts.applied) != 1:
             return False
         objective = window.balance.objective
         return objective is None or abs(objective.ledger.balance - 1) < WHOLE
+
+    def _count(self, total: int) -> None:
+        """Remember its length: that of a single micro-batch is always needed."""
+        last, self._last = self._last, total
+        if last:
+            self._same, self._changed = self._same + (last == total), self._changed + (last != total)
+        room = LENGTHS if total == 1 or 1 in self._lengths else LENGTHS - 1
+        if total not in self._lengths and len(self._lengths) < room:
+            self._lengths.append(total)
 
 
 class LastZeroed:
@@ -128,7 +144,8 @@ class DiscardedMicrobatches(Rule):
     distances: a guard against a bad batch discards what came before it. And so it is where the
     gradients of another backward call were zeroed, and a callback may measure them: their data is
     the same as the last time, while the data of the steps goes on, or their losses are not divided
-    by K, as those of the step are, or no loss is divided and the step applies one. It is a warning
+    by K, as those of the step are, or no loss is divided and the step applies one; but not if
+    DataLoaders delivered a batch for each backward, and their data is not the same. It is a warning
     if the batches of the window show that an epoch ended in it, or the data of the first window
     comes next for the first time, if most discards are as far apart as the ones before, or if they
     are in more than one of eight windows.
@@ -152,8 +169,9 @@ class DiscardedMicrobatches(Rule):
     windows that were discarded had larger norms than the step, so that a guard discarded the
     gradients (``loop.dropped_windows`` counts those); more than one in eight windows hold a single
     micro-batch and this one applies a single one, so the loop does not accumulate; windows of four
-    lengths or more, of which one micro-batch is applied, undivided (``loop.dropped_windows`` counts
-    what a guard drops; an earlier finding is withdrawn); the backward belongs to another optimizer,
+    lengths or more, some with a single micro-batch, which change from one to the next, and of which
+    one micro-batch is applied, undivided: it is not measured (``loop.dropped_windows`` counts what
+    a guard drops), and an earlier finding is withdrawn; the backward belongs to another optimizer,
     which may step later; the parameters changed before the gradients were zeroed (SAM); backwards
     before the first step, which may measure gradients.
 
@@ -206,7 +224,7 @@ class DiscardedMicrobatches(Rule):
         if not record.micro_batches:
             return not_measured(without_backward(record))
         if self._lengths.show_guard(window):
-            return Withdrawal("ok", GUARDED)
+            return Withdrawal("not_measured", GUARDED)
         begins_anew = self._begins_anew(facts)
         if not facts.discarded:
             self._batch_each = record.batches == len(record.micro_batches)
@@ -236,7 +254,7 @@ class DiscardedMicrobatches(Rule):
         if not begins_anew and (is_held or is_whole):
             self._repeats = True
             was_tail, self._is_one_tail = is_held and self._is_one_tail, False
-            return Withdrawal("not_measured", HELD) if was_tail else _of_other_call(facts, lost)
+            return Withdrawal("not_measured", HELD) if was_tail else _of_other_call(facts, lost, is_held)
         self._is_one_tail = ends_epoch and self._discards == 1
         tokens, held = counted_tokens(lost)
         gradients = f"The gradients of {counted(len(lost), 'micro-batch')} ({held})"
@@ -374,11 +392,16 @@ def _of_other_loss(facts: StepFacts) -> Outcome | None:
     )
 
 
-def _of_other_call(facts: StepFacts, lost: list[MicroBatch]) -> Outcome:
-    """Information: a callback may measure the gradient of some batch, and zero it on purpose."""
+def _of_other_call(facts: StepFacts, lost: list[MicroBatch], is_held: bool) -> Outcome:
+    """Information: a callback may measure the gradient of some batch, and zero it on purpose.
+
+    A warning if DataLoaders delivered a batch for each backward, and its data is not held for that.
+    """
+    record = facts.record
+    is_drawn = sum(record.loader_batches) >= len(record.micro_batches)
     tokens, held = counted_tokens(lost)
     return finding(
-        "info",
+        "warning" if is_drawn and not is_held else "info",
         "The gradients of another backward call are zeroed",
         f"In this window, the gradients of {counted(len(lost), 'micro-batch')} ({held}) of another "
         "backward call than those of the step were zeroed. If they are measured only, nothing is "

@@ -61,7 +61,8 @@ class ZeroedEveryMicrobatch(Rule):
     not deliver, where this is the same as in the window before, while the data of the steps goes
     on, or no loss is divided (``loop.discarded_microbatches`` states that); some windows hold a
     single micro-batch, so the loop discards one now and then (a guard); windows of four lengths or
-    more, of which one micro-batch is applied, undivided, which withdraws the finding
+    more, some with a single micro-batch, which change from one to the next, and of which one
+    micro-batch is applied, undivided: it is not measured, and the finding is withdrawn
     (``loop.dropped_windows`` counts what a guard drops); a loss or a norm was not finite in a
     micro-batch that was discarded, and finite in the one that was not.
 
@@ -104,7 +105,7 @@ class ZeroedEveryMicrobatch(Rule):
         if not record.micro_batches:  # it steps twice: the window before stays the last one
             return not_measured(without_backward(record))
         if self._lengths.show_guard(window):
-            return Withdrawal("ok", GUARDED)
+            return Withdrawal("not_measured", GUARDED)
         total = len(record.micro_batches)
         only_one_applied = total > 1 and len(lost) == total - 1
         is_held = self._last_zeroed.is_held(lost, facts.applied)
