@@ -6,7 +6,7 @@ from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.rules.definition import Parameter
 from gradledger_monitor.rules.number_text import counted
 from gradledger_monitor.rules.rule import ALSO_AT_THE_END, OK, Rule, Window, finding, not_applicable
-from gradledger_monitor.rules.schedule.rates import NO_SCHEDULE, unplanned
+from gradledger_monitor.rules.schedule.rates import NO_PLAN, unplanned
 
 FIX = """\
 # a warm-up of a few percent of all steps
@@ -56,7 +56,7 @@ class OnlyWarmup(Rule):
         if left is None:
             return unplanned(window.facts.record) or OK
         if not left.warmup:
-            return not_applicable(NO_SCHEDULE)
+            return OK if left.planned else not_applicable(NO_PLAN)
         return finding(
             "info" if left.planned < self.short else "warning",
             "The warm-up is longer than the training",

@@ -11,7 +11,7 @@ from gradledger_monitor.model.numbers import number
 from gradledger_monitor.rules.definition import DEFAULTS
 from gradledger_monitor.rules.number_text import counted, significant
 from gradledger_monitor.rules.rule import ALSO_AT_THE_END, OK, Rule, Window, finding, not_applicable
-from gradledger_monitor.rules.schedule.rates import NO_SCHEDULE, unplanned
+from gradledger_monitor.rules.schedule.rates import NO_PLAN, unplanned
 from gradledger_monitor.rules.state import declare
 
 FIX = """\
@@ -105,7 +105,7 @@ class PlannedInOtherSteps(Rule):
         if left is None:
             return self._risen_again(window.facts.record)
         if not left.planned:
-            return not_applicable(NO_SCHEDULE)
+            return not_applicable(NO_PLAN)
         if left.resumed or left.warmup:
             return OK
         steps = window.facts.step - 1

@@ -6,7 +6,7 @@ from gradledger_monitor.ingest.schema import Number, StepRecord
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.rules.rule import not_applicable, not_measured
 
-NO_SCHEDULE = "no LR scheduler of PyTorch was stepped"
+NO_PLAN = "no plan of an LR scheduler was read"
 
 
 def learning_rates(record: StepRecord) -> list[Number]:
@@ -19,6 +19,6 @@ def unplanned(record: StepRecord) -> Outcome | None:
     if "schedule" in record.missing:
         return not_measured(record.missing["schedule"])
     if not record.scheduled:
-        return not_applicable(NO_SCHEDULE)
+        return not_applicable(NO_PLAN)
     without = record.missing.get("schedule_total")
     return None if without is None else not_applicable(without)
