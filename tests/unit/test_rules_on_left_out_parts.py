@@ -90,6 +90,10 @@ def test_weights_of_a_loss_in_no_optimizer_are_information() -> None:
     assert loss is not None and loss.severity == "info"
     assert "It is in no model whose parameters SGD holds" in loss.summary
     assert "*criterion.parameters()" in loss.fix
+    several = unheld(Unheld(2, 4.0, ["Loss.a", "Loss.b"], apart=[0, 1]), held)
+    assert several is not None and "They are in no model whose" in several.summary
+    part = unheld(Unheld(3, 6.0, ["b", "Loss.a", "c"], apart=[1]), held)
+    assert part is not None and "1 of them is in no model whose" in part.summary
     again = unheld(Unheld(1, held.sizes[1], ["Linear.weight"], apart=[0]), held)
     assert again is not None and again.severity == "warning"  # the optimizer holds an earlier one
 

@@ -149,9 +149,10 @@ def _cause(unheld: Unheld, replaced: list[str], frozen: int, optimizer: str) -> 
             "gradient. What is unfrozen must be in the optimizer, too."
         )
     if unheld.apart:
-        several = len(unheld.apart) > 1
+        apart = len(unheld.apart)
+        which = "They are" if apart == unheld.count else f"{apart} of them {'is' if apart == 1 else 'are'}"
         return (
-            f"{f'{len(unheld.apart)} of them are' if several else 'It is'} in no model whose "
+            f"{'It is' if unheld.count == 1 else which} in no model whose "
             f"parameters {optimizer} holds, as the weights of a loss function may be. What should "
             "be trained must be in an optimizer, too; requires_grad_(False) saves the backward of "
             "what should not."
