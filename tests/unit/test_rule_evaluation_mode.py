@@ -56,7 +56,7 @@ def test_the_only_step_of_the_first_epoch_needs_five_others() -> None:
     off = [step(n, 0, "Dropout") for n in (2, 3, 5, 10, 15)]
     assert finding_of(step(1, 2), *off[:4]) is None
     finding = finding_of(step(1, 2), *off)
-    assert finding is not None and finding.severity == "warning" and finding.last_step == 15
+    assert finding is not None and finding.severity == "info" and finding.last_step == 15
     assert "training mode at step 1. The whole model" in finding.summary
     assert "at the 5 sampled steps from step 2 on" in finding.summary
 

@@ -45,7 +45,8 @@ class EvaluationMode(Rule):
     divides by its running statistics, and does not update them, although the activations change.
 
     It is a warning if dropout is among them, and information if it is batch norm alone, which some
-    fine-tuning freezes in this way.
+    fine-tuning freezes in this way, or after one sampled step in training mode alone: one step may
+    be a trial before a fine-tuning without dropout.
 
     **What to do**
 
@@ -97,7 +98,7 @@ class EvaluationMode(Rule):
         last = self._last_trained
         trained = f"sampled steps up to {last:,}" if self._trained > 1 else f"step {last:,}"
         return finding(
-            "warning" if _drops(kinds) else "info",
+            "warning" if _drops(kinds) and self._trained >= self.before else "info",
             "Training goes on in evaluation mode",
             f"{' and '.join(kinds)} of the model {'was' if len(kinds) == 1 else 'were'} in "
             f"training mode at {trained}. The whole model was in "
