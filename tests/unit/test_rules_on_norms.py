@@ -395,3 +395,26 @@ def test_a_norm_that_rises_with_the_weight_of_its_loss_does_not_explode(
         window.micro_batches[0].loss = ramp * beyond
         steps.append(facts(window))
     assert {f.rule for f in judged(steps).findings if f.rule.startswith("norm")} == expected
+
+
+@pytest.mark.parametrize(
+    ("growth", "factor", "every", "explodes"),
+    [
+        (1.12, 1.6, 12, True),  # the weight of another loss rises by less than the norm does
+        (2 ** (1 / 5), 2.0, 5, True),  # an adaptive weight that runs away: no ramp is as long
+        (1.08, 1.12**12, 12, False),  # by less than the weight
+    ],
+)
+def test_a_weight_explains_a_norm_by_its_own_factor(
+    growth: float, factor: float, every: int, explodes: bool
+) -> None:
+    """Both rise from step 101 on."""
+    steps = []
+    for number in range(1, 201):
+        since = max(number - 100, 0)
+        weight = factor ** (since // every)
+        window = record([term(8, weight / 8, coefficient=weight)], number, norm=growth**since)
+        window.micro_batches[0].loss = 1.0
+        steps.append(facts(window))
+    reported = {f.rule for f in judged(steps).findings}
+    assert ("norm.exploding" in reported) is explodes

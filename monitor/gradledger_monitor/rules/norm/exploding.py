@@ -48,8 +48,9 @@ class Exploding(Rule):
 
     The norm grows while the loss falls (early training of LoRA, warm-up); several optimizers train
     on different losses (a GAN). Once a parameter group is added, such as of a backbone that is
-    unfrozen, or a constant that multiplies a loss is raised, as in the annealing of a divergence,
-    the next 100 steps are the first.
+    unfrozen, or another loss, the next 100 steps are the first. Where a constant that multiplies a
+    loss is raised, as in the annealing of a divergence, the largest norm before counts as often as
+    the constant was raised by, up to the norm of that step and to 100,000 times in all.
 
     **Incidents**
 
@@ -106,9 +107,15 @@ class Exploding(Rule):
         if may_be_opposed(facts):
             return OPPOSED
         groups = len(learning_rates(facts.record))
-        if self._weights.have_risen(facts) or groups != self._groups:
-            # the norm is of other parameters or a larger loss: the next 100 are the first
-            self._groups, self._count, self._most, self._above, self._grown = groups, 0, 0.0, 0, 0
+        rise = math.inf if groups != self._groups else 1.0
+        rise = max(rise, self._weights.rise(facts, norm))
+        if math.isinf(rise):
+            # the norm is of other parameters or another loss: the next 100 are the first
+            self._groups, self._count, self._most, self._above = groups, 0, 0.0, 0
+        elif rise > 1:
+            self._most = max(self._most, min(rise * self._most, norm))
+        if rise > 1:
+            self._grown = 0
             self._last.clear()
         self._count += 1
         self._grown = self._grown + 1 if self._last and norm > self._last[-1][0] else 0

@@ -85,7 +85,7 @@ class Spike(Rule):
     more than 30 times the average is information, so that the chart marks it). A loss that
     jumps and falls from there, step by step, as it does on new data or a new task. For 50 steps
     after a parameter group was added, such as of a backbone that is unfrozen, or a constant that
-    multiplies a loss was raised.
+    multiplies a loss was raised, by as much as the norm rose.
     Several optimizers that train on different losses (a GAN).
 
     **Incidents**
@@ -177,7 +177,7 @@ class Spike(Rule):
             return OPPOSED
         self._count += 1
         groups = len(learning_rates(facts.record))
-        if self._weights.have_risen(facts) or groups != self._groups:
+        if self._weights.rise(facts, norm) > 1 or groups != self._groups:
             self._groups = groups
             self._begin_anew()
         if self._norm.count < self.needed:
