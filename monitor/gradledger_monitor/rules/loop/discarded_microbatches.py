@@ -53,7 +53,6 @@ MOST_HELD = 64  # fingerprints of a window that are compared with those of the n
 UNDIVIDED = 0.01  # relative tolerance of a factor of K between two losses
 HELD = "gradients that were zeroed may be measured: their data is the same each time"
 LENGTHS, WHOLE = 4, 0.01  # lengths of windows that no K explains, tolerance of a balance of 1
-OFTEN = 2  # windows that differ from the one before, for each one that is as long
 GUARDED = (
     "windows of many lengths that apply one micro-batch, whose loss is not divided: a guard in the "
     "loop may drop the others"
@@ -69,31 +68,27 @@ class WindowLengths:
     grows, gives many lengths as well, and none of 1.
     """
 
-    state: ClassVar[Mapping[str, Any]] = declare(
-        _lengths=list[int], _last=int, _changed=int, _same=int
-    )
+    state: ClassVar[Mapping[str, Any]] = declare(_lengths=list[int], _last=int, _varied=int)
 
     def __init__(self) -> None:
         self._lengths: list[int] = []  # different ones, as many as are needed
         self._last = 0  # the length of the window before
-        self._changed = self._same = 0  # windows that differ from that, and that do not
+        self._varied = 0  # windows that differ from that, less two for each one that does not
 
     def show_guard(self, window: Window) -> bool:
         """Whether they vary, and this window applies one micro-batch, as a whole batch."""
         facts, total = window.facts, len(window.facts.record.micro_batches)
         if facts.step > 1:
             self._count(total)
-        varies = self._changed >= OFTEN * self._same
-        if len(self._lengths) < LENGTHS or not varies or len(facts.applied) != 1:
+        if len(self._lengths) < LENGTHS or self._varied < 0 or len(facts.applied) != 1:
             return False
         objective = window.balance.objective
         return objective is None or abs(objective.ledger.balance - 1) < WHOLE
 
     def _count(self, total: int) -> None:
         """Remember its length: that of a single micro-batch is always needed."""
-        last, self._last = self._last, total
-        if last:
-            self._same, self._changed = self._same + (last == total), self._changed + (last != total)
+        self._varied += 0 if not self._last else -2 if self._last == total else 1
+        self._last = total
         room = LENGTHS if total == 1 or 1 in self._lengths else LENGTHS - 1
         if total not in self._lengths and len(self._lengths) < room:
             self._lengths.append(total)
@@ -254,7 +249,9 @@ class DiscardedMicrobatches(Rule):
         if not begins_anew and (is_held or is_whole):
             self._repeats = True
             was_tail, self._is_one_tail = is_held and self._is_one_tail, False
-            return Withdrawal("not_measured", HELD) if was_tail else _of_other_call(facts, lost, is_held)
+            if was_tail:
+                return Withdrawal("not_measured", HELD)
+            return _of_other_call(facts, lost, is_held)
         self._is_one_tail = ends_epoch and self._discards == 1
         tokens, held = counted_tokens(lost)
         gradients = f"The gradients of {counted(len(lost), 'micro-batch')} ({held})"
@@ -393,12 +390,9 @@ def _of_other_loss(facts: StepFacts) -> Outcome | None:
 
 
 def _of_other_call(facts: StepFacts, lost: list[MicroBatch], is_held: bool) -> Outcome:
-    """Information: a callback may measure the gradient of some batch, and zero it on purpose.
-
-    A warning if DataLoaders delivered a batch for each backward, and its data is not held for that.
-    """
-    record = facts.record
-    is_drawn = sum(record.loader_batches) >= len(record.micro_batches)
+    """A callback may measure them; unlikely if DataLoaders delivered a new batch for each."""
+    total = len(facts.record.micro_batches)
+    is_drawn = sum(facts.record.loader_batches) >= total
     tokens, held = counted_tokens(lost)
     return finding(
         "warning" if is_drawn and not is_held else "info",
@@ -409,7 +403,7 @@ def _of_other_call(facts: StepFacts, lost: list[MicroBatch], is_held: bool) -> O
         MEASURE,
         discarded=len(lost),
         discarded_tokens=tokens,
-        micro_batches=len(facts.record.micro_batches),
+        micro_batches=total,
     )
 
 

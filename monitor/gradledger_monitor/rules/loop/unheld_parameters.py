@@ -150,9 +150,11 @@ def _cause(unheld: Unheld, replaced: list[str], frozen: int, optimizer: str) -> 
         )
     if unheld.apart:
         apart = len(unheld.apart)
-        which = "They are" if apart == unheld.count else f"{apart} of them {'is' if apart == 1 else 'are'}"
+        which = f"{apart} of them {'is' if apart == 1 else 'are'}"
+        if apart == unheld.count:
+            which = "It is" if apart == 1 else "They are"
         return (
-            f"{'It is' if unheld.count == 1 else which} in no model whose "
+            f"{which} in no model whose "
             f"parameters {optimizer} holds, as the weights of a loss function may be. What should "
             "be trained must be in an optimizer, too; requires_grad_(False) saves the backward of "
             "what should not."
