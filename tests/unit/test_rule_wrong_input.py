@@ -51,3 +51,9 @@ def test_an_input_that_the_loss_takes(kind: str, given: str) -> None:
 def test_an_input_that_was_not_read() -> None:
     finding, coverage = judge("NllLossBackward0", None)
     assert finding is None and coverage.startswith("not_applicable: no cross entropy")
+
+
+def test_another_backward_may_compute_the_rest_of_the_loss() -> None:
+    loss = dataclasses.replace(term(8, 1 / 8), kind="NllLossBackward0", input="linear")
+    steps = [facts(record([loss, term(8, 1 / 8)], number)) for number in range(1, 4)]
+    assert judged(steps).coverage["loss.wrong_input"] == "ok"

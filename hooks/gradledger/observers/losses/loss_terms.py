@@ -228,7 +228,8 @@ class LossTerms(Observer):
             for graph in graphs:
                 losses = find_losses(graph.node, micro_batch.scaling, graph.output)
                 every += losses
-                terms = self._add_terms(micro_batch, losses)
+                root = graph.node if len(graphs) == 1 else None
+                terms = self._add_terms(micro_batch, losses, root)
                 if micro_batch.missing.get("terms") == TOO_MANY:
                     return
                 self._note_repeats(before, losses, terms)
@@ -296,8 +297,10 @@ class LossTerms(Observer):
             for loss, term in zip(losses, micro_batch.terms, strict=True):
                 term.value = parts_without_gradient.value_of(loss)
 
-    def _add_terms(self, micro_batch: OpenMicroBatch, losses: list[LossNode]) -> list[OpenTerm]:
-        """Open a term for each loss node, and hook the node."""
+    def _add_terms(
+        self, micro_batch: OpenMicroBatch, losses: list[LossNode], root: Any = None
+    ) -> list[OpenTerm]:
+        """Open a term for each loss node, and hook the node. ``root``: the only one, if known."""
         if len(losses) + len(micro_batch.terms) > MAX_TERMS:
             micro_batch.missing["terms"] = TOO_MANY
             micro_batch.terms.clear()
@@ -309,7 +312,7 @@ class LossTerms(Observer):
             if len(losses) <= FEW_LOSSES:
                 term.part = only_part(loss.node)
             if micro_batch.number <= FIRST_MICRO_BATCHES:
-                term.input = input_of(loss)
+                term.input = input_of(loss, root)
         if len(losses) > 1:
             _number_heads(losses, terms)
         _number_functions(losses, terms)

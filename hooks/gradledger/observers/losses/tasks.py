@@ -15,13 +15,21 @@ from typing import Any
 from torch.nn import Parameter
 
 from gradledger.capture.layers.module_names import ModuleNames
-from gradledger.observers.losses.found_losses import UNKNOWN, LossNode, shape_of, signed
+from gradledger.observers.losses.autograd_graph import is_only_scaled
+from gradledger.observers.losses.found_losses import (
+    UNKNOWN,
+    LossNode,
+    output_count,
+    shape_of,
+    signed,
+)
 from gradledger.observers.losses.loss_patterns import parameter_of
 from gradledger.observers.losses.node_names import (
     ADDITIONS,
     MODEL_NODES,
     PARAMETER,
     PASSED_ON,
+    PASSED_ON_IN_ORDER,
     PROJECTIONS,
     RESHAPES,
     SOFTMAXES,
@@ -170,46 +178,79 @@ def _adds_a_bias(node: Any) -> bool:
     return node.name() == "AddBackward0" and any(b and b.name() == PARAMETER for b in below)
 
 
-def input_of(loss: LossNode) -> str | None:
+def input_of(loss: LossNode, root: Any = None) -> str | None:
     """What a cross entropy is computed from, as ``log_softmax(softmax)``; None of other losses.
 
-    ``linear``: the output of a layer, without an activation. ``other``: of anything else.
+    ``linear``: the output of a layer, without an activation. ``other``: of anything else. So is an
+    ``nll_loss`` of a softmax or a layer, unless it is all that ``root`` computes: it may be one
+    part of a correct loss. None, too, if the input has no graph: the targets may have one.
     """
     if loss.hidden or loss.compiled is not None or loss.elements is not None:
         return None
     node = loss.smoothed or loss.node
-    if not node.name().startswith(("NllLoss", "BinaryCrossEntropyWithLogits")):
+    is_nll = node.name().startswith("NllLoss")
+    if not is_nll and not node.name().startswith("BinaryCrossEntropyWithLogits"):
         return None
     name, below = _activation_below(node)
     if name != "log_softmax":
-        return name
+        return name if not is_nll or name is None or _is_all(loss, root) else "other"
     inner, activation = _activation_below(below)
-    if inner not in ("softmax", "sigmoid") or not _are_of_one_size(inner, below, activation):
+    if inner not in ("softmax", "sigmoid"):
+        return name
+    if inner == "softmax" and not _are_of_one_axis(below, activation):
         return name
     return f"{name}({inner})"
 
 
-def _activation_below(node: Any) -> tuple[str, Any]:
-    """The next activation below a node, and its node."""
+def _is_all(loss: LossNode, root: Any) -> bool:
+    """Whether a root is this loss, unweighted, or divided: nothing is added or multiplied."""
+    if root is None or loss.path.factors or saved(loss.node, "weight") is not None:
+        return False
+    return is_only_scaled(root, loss.node)
+
+
+def _activation_below(node: Any) -> tuple[str | None, Any]:
+    """The next activation below a node, and its node; no name if the input has no graph."""
+    output = 0
     for _ in range(DEPTH):
-        node = next((below for below, _ in node.next_functions if below is not None), None)
+        node, output = _input_below(node, output)
         name = "" if node is None else node.name()
         if name in _ACTIVATIONS:
             return _ACTIVATIONS[name], node
-        if name not in RESHAPES and name not in _CHOICES and name != PASSED_ON:
+        if name not in RESHAPES and name not in _CHOICES and name not in PASSED_ON_IN_ORDER:
             is_layer = name in PROJECTIONS and parameter_of(node) is not None
-            return ("linear" if is_layer else "other"), node
+            return ("linear" if is_layer else "other" if name else None), node
     return "other", node
 
 
-def _are_of_one_size(inner: str, log_softmax: Any, softmax: Any) -> bool:
-    """Whether two softmaxes are over as many classes. A sigmoid is of single elements."""
-    if inner == "sigmoid":
+def _input_below(node: Any, output: int) -> tuple[Any, int]:
+    """The first input of a node, or the one that it returns as this output."""
+    inputs = node.next_functions
+    if node.name() not in PASSED_ON_IN_ORDER:
+        output = 0
+    elif len(inputs) != output_count(node):
+        return None, 0
+    return inputs[output] if output < len(inputs) else (None, 0)
+
+
+def _are_of_one_axis(log_softmax: Any, softmax: Any) -> bool:
+    """Whether two softmaxes are over the same classes, as the shapes show."""
+    shapes = [shape_of(node) for node in (log_softmax, softmax)]
+    if UNKNOWN in shapes or not all(shapes):
+        return False
+    (_, upper), (classes, lower) = (
+        (shape[axis], axis - len(shape))
+        for node, shape in zip((log_softmax, softmax), shapes, strict=True)
+        for axis in (signed([node._saved_dim])[0] % len(shape),)
+    )
+    if shapes[0][upper] != classes:
+        return False
+    if shapes[1].count(classes) == 1:
         return True
-    sizes = set[int]()
-    for node in (log_softmax, softmax):
-        shape = shape_of(node)
-        if shape == UNKNOWN or not shape:
+    # another axis has this length, as of a square matrix
+    node, output = log_softmax, 0
+    while node is not softmax:
+        node, output = _input_below(node, output)
+        if node.name() in ("TransposeBackward0", "PermuteBackward0"):
             return False
-        sizes.add(shape[signed([node._saved_dim])[0] % len(shape)])
-    return len(sizes) == 1
+    return upper == lower

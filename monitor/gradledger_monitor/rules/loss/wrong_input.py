@@ -24,7 +24,7 @@ FIX_BINARY = """\
 loss = torch.nn.functional.binary_cross_entropy_with_logits(logits, labels)
 probabilities = logits.sigmoid()         # for metrics alone"""
 
-NONE = "no cross entropy whose input was read, as in the first micro-batches"
+NONE = "no cross entropy whose input was read: inputs are read in the first 16 micro-batches only"
 
 
 class _Mistake(NamedTuple):
@@ -58,8 +58,8 @@ _MISTAKES: Mapping[tuple[str, str], _Mistake] = {
     (CROSS_ENTROPY, "linear"): _Mistake(
         "warning",
         "nll_loss gets the output of a layer, and not log-probabilities",
-        "The loss is the negative output for the class, and nothing lowers the outputs for the "
-        "others: it has no lower bound.",
+        "The loss is the negative output for the class. It has no lower bound, unless the outputs "
+        "have one, and this backward does not lower the outputs for the other classes.",
         FIX,
     ),
     (BINARY, "sigmoid"): _Mistake(
@@ -77,6 +77,8 @@ _MISTAKES: Mapping[tuple[str, str], _Mistake] = {
         FIX_BINARY,
     ),
 }
+# Another backward of the window may compute the rest of a correct loss.
+_MAY_BE_A_PART = {(CROSS_ENTROPY, "softmax"), (CROSS_ENTROPY, "linear")}
 
 
 class WrongInput(Rule):
@@ -87,7 +89,8 @@ class WrongInput(Rule):
     The operations below the loss in the graph of the first 16 micro-batches: in 2 of them or more,
 
     - ``cross_entropy`` of the output of a softmax over as many classes: softmax is applied twice;
-    - ``nll_loss`` of the output of a softmax, without the logarithm, or of a layer;
+    - ``nll_loss`` of the output of a softmax, without the logarithm, or of a layer, if each
+      backward of the window is of such a loss alone: only divided, without weights;
     - ``binary_cross_entropy_with_logits`` of the output of a sigmoid.
 
     Between the two are only reshapes, casts and selections. A sigmoid below a cross entropy, and a
@@ -97,7 +100,7 @@ class WrongInput(Rule):
 
     Nothing fails: the loss falls, slowly, and the model may reach most of its accuracy. But its
     probabilities cannot approach 0 or 1, and the gradient vanishes where the model is certain and
-    wrong. The negative output of a layer has no lower bound: the loss falls for ever.
+    wrong. The negative output of a layer has no lower bound: the loss may fall for ever.
 
     **What to do**
 
@@ -108,7 +111,10 @@ class WrongInput(Rule):
     **When it is silent**
 
     Probabilities that are multiplied, clamped or combined before the loss; ``log_softmax`` twice,
-    which changes nothing; losses that are written by hand, hidden in one function or compiled.
+    which changes nothing; losses that are written by hand, hidden in one function or compiled;
+    ``cross_entropy`` with probabilities as targets. And ``nll_loss`` of outputs that are not
+    log-probabilities, if it is multiplied or something is added: the sum may be a correct loss,
+    such as the score of a label and the logarithm of the partition function.
 
     **Incidents**
 
@@ -132,7 +138,8 @@ class WrongInput(Rule):
         if not any(inputs):
             return not_applicable(NONE)
         for index, (mistaken, mistake) in enumerate(_MISTAKES.items()):
-            self._counts[index] += sum(mistaken in of_one for of_one in inputs)
+            if mistaken not in _MAY_BE_A_PART or all(mistaken in of_one for of_one in inputs):
+                self._counts[index] += sum(mistaken in of_one for of_one in inputs)
             times = self._counts[index]
             if times >= self.needed:
                 return finding(
