@@ -22,7 +22,7 @@ from gradledger_monitor.rules.ddp.trained_apart import (
     OF_ALL_TOKENS,
     SHARED_OUT,
 )
-from helpers.facts import facts, judged, record, term
+from helpers.facts import accepted, facts, judged, record, term
 
 DRIFT = "ddp.replica_drift"
 OWN = ([1.0, -2.0, 0.5, 3.0], [3.0, 1.0, -0.25, 1.0])
@@ -643,6 +643,22 @@ def test_copies_of_a_stage_should_stay_equal(earlier: list[float], named: bool) 
     drift = finding(judged(steps))
     assert (drift is not None) is named
     assert drift is None or "Ranks 0, 1 hold no loss" in drift.summary
+
+
+@pytest.mark.parametrize(("shape", "severity"), [([4], "warning"), ([4, 4], "info")])
+def test_a_matrix_that_differs_between_tensor_parallel_ranks_may_be_drawn_from_one_seed(
+    shape: list[int], severity: str
+) -> None:
+    made = []
+    for number, last in enumerate(((3.0, 3.0), (3.1, 3.2)), 1):
+        rows = [one_rank(number, rank, [1.0, 2.0, last[rank]]) for rank in (0, 1)]
+        for row, prints in zip(rows, last, strict=True):
+            row.replica = Replica(3, [0, 1, 2], [1.0, 2.0, prints], [[4], [4], shape])
+        peers = {rank: accepted(row) for rank, row in enumerate(rows)}
+        made.append(facts(rows[0], tensor_peers=peers))
+    named = finding(judged(made))
+    assert named and named.severity == severity
+    assert "If they are parts that start from equal values" in named.summary
 
 
 @pytest.mark.parametrize(

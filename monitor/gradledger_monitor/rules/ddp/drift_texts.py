@@ -298,18 +298,16 @@ def of_peers(
     """Of tensor parallelism by DTensors: what is not placed over the ranks."""
     shapes = ", ".join(copies.listed(parameters)[:4]) + (", ..." if len(parameters) > 4 else "")
     drawn = any(len(shape) > 1 for shape in parameters.values())
-    condition = (
-        "" if drawn else " If they are parts that start from equal values, this is intended."
-    )
     return finding(
-        "error" if drawn else "warning",
+        "info" if drawn else "warning",
         f"The copies of {counted(len(parameters), 'parameter')} differ between tensor-parallel "
         "ranks",
         f"Ranks {', '.join(map(str, ranks[:8]))} hold one model in parts. Parameters that are no "
         f"DTensors over these ranks were equal on all of them at first, and differ now ({shapes}). "
         "A module that computes on a part of the sequence does this if the plan lacks it: its "
         "gradient on each rank is that of the part, and nothing adds these up. So do other dropout "
-        f"masks on each rank, and clipping by the norm of what it holds.{condition}",
+        "masks on each rank, and clipping by the norm of what it holds. If they are parts that "
+        "start from equal values, as those that all ranks draw from one seed, this is intended.",
         FIX_PLAN,
         ranks=ranks[:64],
         parameters=copies.listed(parameters)[:16],

@@ -83,8 +83,9 @@ class ReplicaDrift(Rule):
     hold become different, which the loop combines over other groups, or which are experts: the
     ranks communicate inside backward, too. Or the ranks hold one model in parts, which have
     gradients, and equal losses of the same data at first, but different ones once their copies of
-    the other parts differ. Or, with DTensors, a parameter that is not placed over the
-    tensor-parallel ranks becomes different: a warning, if all such are vectors.
+    the other parts differ. A warning, with DTensors: a parameter that is not placed over the
+    tensor-parallel ranks becomes different; information, if a matrix does: experts that all ranks
+    draw from one seed are equal at first, too.
     Information: they step on sums that are equal up to rounding, and not bit by bit.
     A warning: as many numbers as there are gradients are all-reduced before each step, but each
     rank steps on the gradients that it computed.

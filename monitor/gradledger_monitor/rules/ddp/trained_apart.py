@@ -52,8 +52,9 @@ SHARED_OUT = (
 class PeersApart:
     """Tensor-parallel ranks whose copies of a parameter do not stay equal.
 
-    They were equal at first, and not zero, from which parts start, too. Vectors may also be parts
-    that start from ones; they are, where a matrix is another one on each rank.
+    They were equal at first, and not zero, from which parts start, too. Parts that start from ones
+    or are drawn from one seed are equal, too. Vectors are parts where a matrix is another one on
+    each rank.
     """
 
     state: ClassVar[Mapping[str, Any]] = declare(copies=Replicas)
