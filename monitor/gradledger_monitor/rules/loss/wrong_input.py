@@ -28,8 +28,9 @@ NONE = "no cross entropy whose input was read: inputs are read in the first 16 m
 
 
 class _Mistake(NamedTuple):
-    """A loss, and what it is form."""
+    """An input that a loss should not get, and what a finding states about it."""
 
+    input: str
     severity: Severity
     title: str
     text: str
@@ -43,12 +44,21 @@ _BOUNDED = (
 )
 _MISTAKES: Mapping[tuple[str, str], _Mistake] = {
     (CROSS_ENTROPY, "log_softmax(softmax)"): _Mistake(
-        "warning", "The cross entropy gets probabilities: softmax is applied twice", _BOUNDED, FIX
+        "the output of a softmax, and applies another one",
+        "warning",
+        "The cross entropy gets probabilities: softmax is applied twice",
+        _BOUNDED,
+        FIX,
     ),
     (CROSS_ENTROPY, "log_softmax(sigmoid)"): _Mistake(
-        "info", "The cross entropy gets the output of a sigmoid", _BOUNDED, FIX
+        "the output of a sigmoid, and applies a softmax",
+        "info",
+        "The cross entropy gets the output of a sigmoid",
+        _BOUNDED,
+        FIX,
     ),
     (CROSS_ENTROPY, "softmax"): _Mistake(
+        "the output of a softmax",
         "warning",
         "nll_loss gets probabilities, and not their logarithms",
         "The loss is the negative probability of the class, between -1 and 0, and not the negative "
@@ -56,6 +66,7 @@ _MISTAKES: Mapping[tuple[str, str], _Mistake] = {
         FIX,
     ),
     (CROSS_ENTROPY, "linear"): _Mistake(
+        "the output of a layer",
         "warning",
         "nll_loss gets the output of a layer, and not log-probabilities",
         "The loss is the negative output for the class. It has no lower bound, unless the outputs "
@@ -63,6 +74,7 @@ _MISTAKES: Mapping[tuple[str, str], _Mistake] = {
         FIX,
     ),
     (BINARY, "sigmoid"): _Mistake(
+        "the output of a sigmoid",
         "warning",
         "The sigmoid is applied twice",
         "binary_cross_entropy_with_logits applies a sigmoid to its input, which is the output of "
@@ -70,6 +82,7 @@ _MISTAKES: Mapping[tuple[str, str], _Mistake] = {
         FIX_BINARY,
     ),
     (BINARY, "softmax"): _Mistake(
+        "the output of a softmax",
         "info",
         "binary_cross_entropy_with_logits gets the output of a softmax",
         "It applies a sigmoid to its input, which is between 0 and 1: no probability that it "
@@ -145,21 +158,12 @@ class WrongInput(Rule):
                 return finding(
                     mistake.severity,
                     mistake.title,
-                    f"In {counted(times, 'early micro-batch')}, the loss gets "
-                    f"{_WHAT[mistaken[1]]}. {mistake.text}",
+                    f"In {counted(times, 'early micro-batch')}, the loss gets {mistake.input}. "
+                    f"{mistake.text}",
                     mistake.fix,
                     micro_batches=times,
                 )
         return OK
-
-
-_WHAT = {
-    "log_softmax(softmax)": "the output of a softmax, and applies another one",
-    "log_softmax(sigmoid)": "the output of a sigmoid, and applies a softmax",
-    "softmax": "the output of a softmax",
-    "sigmoid": "the output of a sigmoid",
-    "linear": "the output of a layer",
-}
 
 
 def _input_of(term: Term) -> tuple[str, str] | None:
