@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from gradledger.observers.below_losses.sample_counts import averaged_rows
 from gradledger.observers.losses.autograd_graph import find_losses
 from gradledger.observers.losses.loss_patterns import compares_examples, only_part
-from gradledger.observers.losses.sample_counts import averaged_rows
 
 
 def _embeddings() -> Any:

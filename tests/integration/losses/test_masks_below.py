@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.graph import save_on_cpu
 
-from gradledger.observers.losses.masks_below import left_by_padding, mask_below
+from gradledger.observers.below_losses.masks import left_by_padding, mask_below
 from gradledger_monitor.ingest import schema
 from helpers.training import recording
 

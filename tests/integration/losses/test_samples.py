@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 
-from gradledger.observers.losses.sample_counts import sample_count
+from gradledger.observers.below_losses.sample_counts import sample_count
 
 ROWS, LENGTH, WIDTH, CLASSES = 4, 6, 8, 5
 HEAD = nn.Linear(WIDTH, CLASSES)

@@ -14,6 +14,8 @@ import torch
 
 from gradledger.capture.async_copy import Deferred
 from gradledger.capture.open_terms import HALF, OpenTerm
+from gradledger.observers.below_losses.masks import ELEMENTWISE_LOSSES, left_by_padding, mask_below
+from gradledger.observers.below_losses.sample_counts import averaged_rows, sample_count
 from gradledger.observers.losses.found_losses import (
     Elements,
     LossNode,
@@ -22,14 +24,12 @@ from gradledger.observers.losses.found_losses import (
     signed,
 )
 from gradledger.observers.losses.loss_patterns import compares_examples, soft_target_side
-from gradledger.observers.losses.masks_below import ELEMENTWISE_LOSSES, left_by_padding, mask_below
 from gradledger.observers.losses.node_names import (
     PICKS,
     REDUCTIONS,
     SCRIPTED,
     SOFT_CROSS_ENTROPY,
 )
-from gradledger.observers.losses.sample_counts import averaged_rows, sample_count
 from gradledger.observers.losses.saved_hooks import has_unpack_hook, saved
 from gradledger.observers.losses_compiled.terms import compiled_term
 from gradledger.observers.losses_out_of_sight.calls import Call, call_of, unknown_signatures

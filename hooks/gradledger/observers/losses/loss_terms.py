@@ -20,6 +20,7 @@ from gradledger.capture.isolation import is_plain, isolated, local_part, never_c
 from gradledger.capture.open_records import OpenMicroBatch
 from gradledger.capture.open_terms import OpenTerm
 from gradledger.observers.base import Observer
+from gradledger.observers.below_losses.inputs import FIRST_MICRO_BATCHES, input_of
 from gradledger.observers.losses import parts_without_gradient, saved_hooks
 from gradledger.observers.losses.autograd_graph import (
     MAX_NODES,
@@ -40,7 +41,7 @@ from gradledger.observers.losses.loss_patterns import (
 )
 from gradledger.observers.losses.node_names import REDUCTIONS
 from gradledger.observers.losses.reached_optimizers import ReachedOptimizers
-from gradledger.observers.losses.tasks import FIRST_MICRO_BATCHES, ModulesBelow, Tasks, input_of
+from gradledger.observers.losses.tasks import ModulesBelow, Tasks
 from gradledger.observers.losses.upstream import watch_declared, watch_upstream
 from gradledger.observers.losses_compiled.dynamo import CompiledGraphs
 from gradledger.observers.losses_out_of_sight.adapters import Adapters

@@ -1,0 +1,1 @@
+"""What the graph below a loss shows of it: masks, samples, and the activation of its input."""
