@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -84,6 +85,19 @@ def staged_lm(stages: int, width: int = 16) -> nn.Sequential:
         last = [nn.Linear(width, VOCABULARY)] if number == stages - 1 else []
         parts.append(nn.Sequential(*first, nn.Linear(width, width), nn.Tanh(), *last))
     return nn.Sequential(*parts)
+
+
+def normed_lm() -> nn.Sequential:
+    """Predicts the next token from the present one, in layers with names for a parallel plan."""
+    layers = {
+        "embed": nn.Embedding(VOCABULARY, 16),
+        "norm": nn.LayerNorm(16),
+        "first": nn.Linear(16, 32),
+        "tanh": nn.Tanh(),
+        "second": nn.Linear(32, 16),
+        "head": nn.Linear(16, VOCABULARY),
+    }
+    return nn.Sequential(OrderedDict(layers))
 
 
 def sentences(lengths: Sequence[int], generator: torch.Generator) -> Batch:

@@ -1,10 +1,8 @@
 """Sequence parallelism: the norm gets parts of each sequence, and the plan lacks it."""
 
 import copy
-from collections import OrderedDict
 
 import torch
-from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.parallel import (
@@ -13,21 +11,13 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
-from museum.parts import VOCABULARY, text, token_loss, two_ranks, valid
+from museum.parts import normed_lm, text, token_loss, two_ranks, valid
 
 LENGTHS = (((6, 4), (2, 2), (12, 8), (4, 2)), ((2, 2), (12, 6), (4, 2), (10, 5)))
 
 with two_ranks():
     torch.manual_seed(0)
-    layers = {
-        "embed": nn.Embedding(VOCABULARY, 16),
-        "norm": nn.LayerNorm(16),
-        "first": nn.Linear(16, 32),
-        "tanh": nn.Tanh(),
-        "second": nn.Linear(32, 16),
-        "head": nn.Linear(16, VOCABULARY),
-    }
-    plain = nn.Sequential(OrderedDict(layers))
+    plain = normed_lm()
     model = copy.deepcopy(plain)
     parts = {
         "embed": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1)),
