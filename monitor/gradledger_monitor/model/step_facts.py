@@ -77,9 +77,8 @@ class RunInfo:
     earlier_stages: tuple[tuple[int, Replica | None], ...] = ()
     # by what these multiply the sums of their gradients over copies of a stage, where it is known
     factors_of_earlier: dict[int, float] = field(default_factory=dict)
-    positions_of_earlier: dict[int, int] = field(
-        default_factory=dict
-    )  # of these, in their pipelines
+    # by rank of these, its position in its pipeline
+    positions_of_earlier: dict[int, int] = field(default_factory=dict)
     apart: tuple[topology.Apart, ...] = ()  # other ranks, which train on other data
     parts: RecordsByRank = field(default_factory=dict)  # of ranks with parts of one model, by hand
     tensor_peers: RecordsByRank = field(default_factory=dict)  # hold parts of DTensors of one model
@@ -283,6 +282,11 @@ class StepFacts:
             return None
         ranks = sorted(set(self.ranks) - set(self.records))
         return f"no record of rank {', '.join(map(str, ranks[:8]))} arrived"
+
+    @property
+    def is_of_changes(self) -> bool:
+        """Whether an outer optimizer steps on changes of the models, as in DiLoCo, and no loss."""
+        return self.unmeasured == OF_CHANGES
 
     def _unmeasured(self) -> str | None:
         """Why this window has no ledger; None, too, if a rank is missing: ``factor_unmeasured``."""

@@ -77,6 +77,11 @@ def as_mean(term: Term) -> Term:
     )
 
 
+def outermost_constant(term: Term) -> float | None:
+    """The constant of the outermost product in front of a loss, or of all; None if none."""
+    return number(term.outer_coefficient) or number(term.coefficient)
+
+
 def tokens_and_weight(term: Term, part: int) -> tuple[float, float] | None:
     """The tokens of a term and the weight of each; None if it has none, or they are not known.
 

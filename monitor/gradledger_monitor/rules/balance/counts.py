@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
-from gradledger_monitor.model.numbers import number
+from gradledger_monitor.model.losses.term_weights import outermost_constant
 from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.token_ledger import total
@@ -238,8 +238,7 @@ def is_multiplied_by_own_samples(
         return False
     of_ranks: dict[int, list[float]] = {}
     for term in objective.terms:
-        t = term.loss_term
-        factor = number(t.outer_coefficient) or number(t.coefficient) or 0.0
+        factor = outermost_constant(term.loss_term) or 0.0
         of_ranks.setdefault(term.rank, []).append(factor)
     full = max(map(max, of_ranks.values()))
     short = sum(len(each) - each.count(full) for each in of_ranks.values())

@@ -37,7 +37,6 @@ from gradledger_monitor.model.losses.repeated import (
 )
 from gradledger_monitor.model.objectives import Objective, fair_together
 from gradledger_monitor.model.step_facts import StepFacts
-from gradledger_monitor.model.unmeasured import OF_CHANGES
 from gradledger_monitor.rules.balance.after_backward import applied_again
 from gradledger_monitor.rules.balance.beside import smooths_ignored
 from gradledger_monitor.rules.balance.counts import is_multiplied_by_own_samples
@@ -202,8 +201,7 @@ def diagnose(facts: StepFacts, past: Sequence[Closed]) -> list[Diagnosis]:
     One diagnosis without an objective if nothing of the window can be judged.
     """
     if facts.unmeasured:
-        of_no_loss = facts.unmeasured == OF_CHANGES
-        return [Diagnosis("by_design" if of_no_loss else "unmeasured", facts.unmeasured)]
+        return [Diagnosis("by_design" if facts.is_of_changes else "unmeasured", facts.unmeasured)]
     if facts.factor_unmeasured and facts.step_rate is None:
         return [_without_factor(facts, facts.factor_unmeasured)]
     intended = weighted_by_design(facts)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from gradledger_monitor.model.losses.names import tokens_by_loss
+from gradledger_monitor.model.losses.term_weights import outermost_constant
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.model.readings import WeightedTerm
@@ -152,17 +153,14 @@ def by_number_beside_k(
     k, counts = facts.micro_batches_of(objective), _counts(objective)
     if k == 1 or reductions(objective) != {"mean"}:
         return None
-    scale = facts.run.declared_scale or 1.0
-    windows = [(c.micro_batches, (c.balance or 0.0) / scale) for c in wrong_windows(past)]
-    if not windows or any(c.pattern in FAIR for c in past):
+    if not wrong_windows(past) or any(c.pattern in FAIR for c in past):
         return None
     for divisor in (k - 1, k + 1):
         written = divisor > 2 and all(is_divided_by(o, divisor) for o in facts.objectives)
         others = (facts.run.world_size, len(facts.objectives))
         if not written or divisor in counts or divisor in others:
             continue
-        ratios = [(b, n / divisor) for n, b in [*windows, (k, balance)]]
-        if all(Near(b, facts.tolerance)(ratio) for b, ratio in ratios):
+        if _divides_all_windows(divisor, facts, k, balance, past):
             evidence = DIVIDED_BY.format(divisor)
             return Diagnosis("partial", objective=objective, ratio=k / divisor, evidence=evidence)
     return None
@@ -190,13 +188,19 @@ def by_accelerate(
     m, k = divisor_of_accelerate(facts, past), facts.micro_batches_of(objective)
     if m is None or k in (1, m) or facts.record.accumulating or reductions(objective) != {"mean"}:
         return None
-    scale = facts.run.declared_scale or 1.0
-    windows = [(c.micro_batches, (c.balance or 0.0) / scale) for c in wrong_windows(past)]
-    fits = all(Near(b, facts.tolerance)(n / m) for n, b in [*windows, (k, balance)])
-    if not fits or not is_divided_by(objective, m):
+    if not _divides_all_windows(m, facts, k, balance, past) or not is_divided_by(objective, m):
         return None
     evidence = BY_ACCELERATE.format(m)
     return Diagnosis("partial", objective=objective, ratio=k / m, evidence=evidence)
+
+
+def _divides_all_windows(
+    divisor: float, facts: StepFacts, k: int, balance: float, past: Sequence[Closed]
+) -> bool:
+    """Whether B = k/divisor in this window of k micro-batches, and so in the wrong ones before."""
+    scale = facts.run.declared_scale or 1.0
+    windows = [(c.micro_batches, (c.balance or 0.0) / scale) for c in wrong_windows(past)]
+    return all(Near(b, facts.tolerance)(n / divisor) for n, b in [*windows, (k, balance)])
 
 
 def _counts(objective: Objective) -> set[float | None]:
@@ -424,8 +428,7 @@ def _is_divided_by_its_count_alone(term: WeightedTerm, k: int) -> bool:
 
 def outer_constant(objective: Objective) -> float | None:
     """The outermost constant in front of the loss of the first micro-batch."""
-    first = objective.terms[0].loss_term
-    return number(first.outer_coefficient) or number(first.coefficient)
+    return outermost_constant(objective.terms[0].loss_term)
 
 
 def are_shares(objectives: Sequence[Objective], k: int) -> bool:

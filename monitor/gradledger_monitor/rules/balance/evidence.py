@@ -15,6 +15,7 @@ from gradledger_monitor.model.losses.repeated import (
     may_have_parts_of_one_loss,
     passes_of_one_loss,
 )
+from gradledger_monitor.model.losses.term_weights import outermost_constant
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.objectives import BARE, Objective
 from gradledger_monitor.model.readings import (
@@ -316,10 +317,7 @@ def is_multiplied_by_samples(facts: StepFacts, objective: Objective) -> bool:
     It accumulates to a nominal batch size, and each sample has the same weight in any batch.
     """
     sizes = {record.batch_size for record in facts.records.values()}
-    factors = {
-        number(term.loss_term.outer_coefficient) or number(term.loss_term.coefficient)
-        for term in objective.terms
-    }
+    factors = {outermost_constant(term.loss_term) for term in objective.terms}
     return len(sizes) == 1 and factors == sizes and None not in sizes and sizes != {1}
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.step_facts import StepFacts
-from gradledger_monitor.model.unmeasured import OF_CHANGES
 from gradledger_monitor.rules.ddp.common import COMBINED_GRADIENTS, names, norms_differ, synced
 from gradledger_monitor.rules.definition import UNSTABLE
 from gradledger_monitor.rules.number_text import counted
@@ -76,7 +75,7 @@ class WrongMicrobatchSynced(Rule):
         record = facts.record
         if facts.all_reduce is not None and facts.all_reduce.early:
             return _by_hand(facts.all_reduce.early, len(record.micro_batches))
-        if facts.micro_batches < 2 or record.skipped or facts.unmeasured == OF_CHANGES:
+        if facts.micro_batches < 2 or record.skipped or facts.is_of_changes:
             return OK
         if record.wrapper is None and facts.all_reduce and not facts.all_reduce.is_combined:
             return not_measured(facts.all_reduce.reason)

@@ -154,10 +154,9 @@ def _cause(unheld: Unheld, replaced: list[str], frozen: int, optimizer: str) -> 
         if apart == unheld.count:
             which = "It is" if apart == 1 else "They are"
         return (
-            f"{which} in no model whose "
-            f"parameters {optimizer} holds, as the weights of a loss function may be. What should "
-            "be trained must be in an optimizer, too; requires_grad_(False) saves the backward of "
-            "what should not."
+            f"{which} in no model whose parameters {optimizer} holds, as the weights of a loss "
+            "function may be. What should be trained must be in an optimizer, too; "
+            "requires_grad_(False) saves the backward of what should not."
         )
     if frozen:
         return (

@@ -108,8 +108,9 @@ class Nonfinite(Rule):
             return FINITE  # a sum is finite only if all that it adds up are
         losses = list(_losses(facts))
         if not losses:
-            of_no_loss = facts.unmeasured == OF_CHANGES
-            return not_applicable(OF_CHANGES) if of_no_loss else not_measured(_why_missing(facts))
+            if facts.is_of_changes:
+                return not_applicable(OF_CHANGES)
+            return not_measured(_why_missing(facts))
         harmless = facts.norm is None or math.isfinite(facts.norm)
         wrong = [each for each in losses if each.is_wrong and not (each.is_empty and harmless)]
         if not wrong:

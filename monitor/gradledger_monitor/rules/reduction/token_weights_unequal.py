@@ -12,7 +12,7 @@ from gradledger_monitor.model.losses.reported import loss_of_large_batch
 from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.token_ledger import Entry, total
-from gradledger_monitor.model.unmeasured import OF_CHANGES, SKIPPED, WITHOUT_BACKWARD
+from gradledger_monitor.model.unmeasured import SKIPPED, WITHOUT_BACKWARD
 from gradledger_monitor.rules.balance.beside import counted_by, leaves_out_elements
 from gradledger_monitor.rules.balance.diagnosis import (
     reason_without_objective,
@@ -149,8 +149,7 @@ class TokenWeightsUnequal(Rule):
         if facts.unmeasured in WITHOUT_BACKWARD and facts.step == 1:
             return not_applicable(NOT_OBSERVED)  # the optimizer was created after it
         if facts.unmeasured:
-            of_no_loss = facts.unmeasured == OF_CHANGES
-            return (not_applicable if of_no_loss else not_measured)(facts.unmeasured)
+            return (not_applicable if facts.is_of_changes else not_measured)(facts.unmeasured)
         intended = weighted_by_design(facts)
         if intended:
             return not_applicable(intended)

@@ -6,6 +6,7 @@ import math
 
 from gradledger_monitor.ingest.schema import Event
 from gradledger_monitor.model.findings import Outcome
+from gradledger_monitor.model.losses.term_weights import outermost_constant
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.tolerances import WEIGHT
@@ -43,7 +44,7 @@ def static_scale(facts: StepFacts) -> float | None:
     if facts.scale is not None or facts.factor_unmeasured or facts.all_reduce is not None:
         return None
     losses = [t.loss_term for t in facts.terms]
-    factors = {number(t.outer_coefficient) or number(t.coefficient) for t in losses}
+    factors = {outermost_constant(t) for t in losses}
     factor = factors.pop() if len(factors) == 1 else None
     if factor is None or factor < LEAST_SCALE or factor in _counts(facts):
         return None
