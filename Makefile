@@ -37,7 +37,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export UV_SYSTEM_CERTS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help environment demo attack test test-fast e2e lint type unit lowest matrix compiled museum parallel courses oracle zoo zero-code missing-division frameworks libraries examples docs coverage mutants bench screenshots gallery security audit fuzz gpu dist sbom image tools clean
+.PHONY: help environment demo attack test test-fast e2e lint type unit lowest matrix compiled museum proofs parallel courses oracle zoo zero-code missing-division frameworks libraries examples docs coverage mutants bench screenshots gallery security audit fuzz gpu dist sbom image tools clean
 .DELETE_ON_ERROR:
 
 help:  ## list the targets
@@ -55,7 +55,7 @@ test: $(READY) tools  ## linters, types, architecture contracts, tests: what to 
 test-fast: $(READY)  ## tests/unit alone, each property on fewer examples
 	$(BIN)/pytest $(OPTIONS) $(subst -n 4,-n 2,$(PARALLEL)) --hypothesis-profile fast tests/unit
 
-e2e: $(READY) tools  ## what takes long: cold starts, torch.compile, locked and full databases, the deployment, generated requests
+e2e: $(READY) tools  ## what takes long: pages in a browser, cold starts, torch.compile, locked and full databases, the deployment, generated requests
 	$(BIN)/pytest $(OPTIONS) $(PARALLEL) tests/e2e
 
 # ruff's cache does not see that a folder came to be which makes a module ours.
@@ -71,7 +71,7 @@ type: $(READY)  ## mypy --strict
 	$(BIN)/mypy
 
 unit: $(READY) tools  ## pytest alone; e2e, museum, docs, frameworks and examples have targets of their own
-	$(BIN)/pytest $(OPTIONS) $(PARALLEL) tests/browser tests/integration tests/unit
+	$(BIN)/pytest $(OPTIONS) $(PARALLEL) tests/e2e/browser/test_every_page.py tests/integration tests/unit
 
 # Older versions of packages use names that newer Python versions and packages call deprecated.
 lowest: .venvs/lowest/.ready tools  ## the service on the lowest versions of its dependencies that pyproject.toml allows
@@ -86,9 +86,12 @@ compiled: build/compiled/.ready  ## model and rules compiled to C: their tests, 
 	PYTHONPATH=$(CURDIR)/build/compiled $(MAKE) --no-print-directory museum
 
 museum: $(READY)  ## the bug museum: what is found and what is left alone, written to docs/detection.md
-	cd tests && ../$(BIN)/python -m museum.run --jobs 2 --in-part 3 --write ../docs/detection.md
-	cd tests && GRADLEDGER_TEST_DEVICE=late ../$(BIN)/python -m museum.run --jobs 2 --core
+	cd tests && ../$(BIN)/python -m museum.run --jobs 2 --write ../docs/detection.md
+
+proofs: $(READY)  ## its mistakes against true gradients, each fix that is shown, hooks that watch some steps, a late device
 	$(BIN)/pytest $(OPTIONS) -n 2 --dist load tests/museum -k 'not mistake_is_named'
+	cd tests && ../$(BIN)/python -m museum.run --jobs 2 --in-part 3
+	cd tests && GRADLEDGER_TEST_DEVICE=late ../$(BIN)/python -m museum.run --jobs 2 --core
 
 parallel: $(READY)  ## its scripts of several ranks alone, and their chapter in docs/detection.md
 	cd tests && ../$(BIN)/python -m museum.run --parallel --jobs 2 --write ../docs/detection.md

@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 from playwright.sync_api import Browser, Page, sync_playwright
 from report import Measure, Report, arguments, median_of, publish
 
-from browser.conftest import QUIET, find_browser
+from e2e.browser.conftest import QUIET, find_browser
 from gallery import states, take
 
 PAGES = (

@@ -14,7 +14,7 @@ from typing import Literal
 
 from playwright.sync_api import Browser, Page, ViewportSize, sync_playwright
 
-from browser.conftest import QUIET, find_browser
+from e2e.browser.conftest import QUIET, find_browser
 from helpers.batches import eventually
 from helpers.service import Service, running_service
 

@@ -18,7 +18,7 @@ from typing import Literal
 
 from playwright.sync_api import Browser, Page, ViewportSize, sync_playwright
 
-from browser.conftest import QUIET, find_browser
+from e2e.browser.conftest import QUIET, find_browser
 from gallery import states
 from gradledger_monitor.alerts.assembly import LINK_KEY
 from gradledger_monitor.alerts.links import Links

@@ -7,7 +7,7 @@ from typing import Any
 
 from playwright.sync_api import Page
 
-SCRIPT = Path(__file__).parents[1] / "browser" / "vendor" / "axe.min.js"
+SCRIPT = Path(__file__).parents[1] / "e2e" / "browser" / "vendor" / "axe.min.js"
 RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
 OF_COLOURS = ["color-contrast", "link-in-text-block"]  # what another theme may break
 

@@ -12,7 +12,6 @@ from playwright.sync_api import Browser, Dialog, Page, ViewportSize, expect, syn
 
 from helpers.service import Service, running_service
 
-FOLDER = "tests/browser"
 # The first is the same browser without windows: a page takes three quarters of the CPU time.
 BROWSERS = (
     *("chromium-headless-shell", "chromium", "chromium-browser"),
@@ -37,19 +36,6 @@ _LOG_VIOLATIONS = """
 addEventListener("securitypolicyviolation", (event) =>
   console.error(`policy: ${event.violatedDirective} ${event.blockedURI}`));
 """
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Give the files of this folder to one worker: each worker would start a browser."""
-    from xdist.scheduler import LoadFileScheduling  # type: ignore # noqa: PLC0415
-
-    class OneBrowser(LoadFileScheduling):  # type: ignore[misc]
-        def _split_scope(self, nodeid: str) -> str:
-            file: str = super()._split_scope(nodeid)
-            return FOLDER if file.startswith(f"{FOLDER}/") else file
-
-    return OneBrowser(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 def find_browser() -> str:
