@@ -20,6 +20,7 @@ from gradledger.capture.windows import OptimizerWindow
 from gradledger.observers.ranks import running_works
 from gradledger.observers.ranks.collectives import Collectives
 from gradledger.observers.ranks.local_gradients import ELSEWHERE, divides_by
+from helpers.pytorch import older_than
 from helpers.training import recording
 
 
@@ -120,8 +121,9 @@ def test_all_ways_to_call_it_are_counted(observer: Collectives) -> None:
     group.allreduce(ones).wait()
     group.allreduce(tensors=[ones]).wait()  # by name: not counted
     observer._works.inside = OpenMicroBatch(1, complete=False)
-    works = [group.allreduce([ones], dist.ReduceOp.SUM, timedelta(minutes=1))]
-    works += [group.allreduce([ones], op=dist.ReduceOp.SUM, timeout=timedelta(minutes=1))]
+    limit = {} if older_than("2.8") else {"timeout": timedelta(minutes=1)}
+    works = [group.allreduce([ones], dist.ReduceOp.SUM, *limit.values())]
+    works += [group.allreduce([ones], op=dist.ReduceOp.SUM, **limit)]
     assert len(observer._works._sampled) == len(works)
     for each in works:
         each.wait()

@@ -20,7 +20,7 @@ def padded(*lengths: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 
 steps = [[padded(9, 3), padded(12, 11), padded(4, 1)], [padded(2, 2), padded(8, 15), padded(7, 5)]]
 steps *= 2
-windows = [[(x[k > 0], y[k > 0, None]) for x, y, k in step] for step in steps]
+windows = [[(x[k > 0], y[k > 0][:, None]) for x, y, k in step] for step in steps]
 
 for step in steps:
     optimizer.zero_grad()

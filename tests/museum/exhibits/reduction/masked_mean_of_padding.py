@@ -22,7 +22,7 @@ def padded() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 
 
 steps = [[padded() for _ in range(4)] for _ in range(6)]
-windows = [[(x[k > 0], y[k > 0, None]) for x, y, k in step] for step in steps]
+windows = [[(x[k > 0], y[k > 0][:, None]) for x, y, k in step] for step in steps]
 
 for step in steps:
     optimizer.zero_grad()
