@@ -91,9 +91,33 @@ def test_the_fix_of_one_that_is_left_out_spares_parameters_that_differed_at_firs
         replicas = Replicas()
         replicas.total, replicas.apart = 3, {1: [4], 2: [4]}
         replicas.differed_at_first = {0: False, 1: False, 2: shard_differs}
-        _title, _summary, fix = left_out(replicas, all_drift=False)
+        fix = left_out(replicas, all_drift=False).fix
         every = "for parameter in model.parameters():"
         assert (every in fix) is not shard_differs
+
+
+@pytest.mark.parametrize(
+    ("names", "apart", "severity", "text"),
+    [
+        (("body.weight", "body.bias", "head.weight", "head.bias"), (2, 3), "warning", "is meant"),
+        (("0.weight", "0.bias", "1.weight", "1.bias"), (2, 3), "warning", "is meant"),
+        (("body.weight", "body.bias", "head.weight", "head.bias"), (3,), "error", "same module"),
+        (("0.weight", "1.weight", "2.weight", "head.weight"), (1,), "error", "between them"),
+        (("0.weight", "1.weight", "2.weight", "head.weight"), (2,), "warning", "is meant"),
+        ((), (2, 3), "warning", "is meant"),
+    ],
+)
+def test_a_whole_part_that_is_left_out_may_be_that_of_each_rank(
+    names: tuple[str, ...], apart: tuple[int, ...], severity: str, text: str
+) -> None:
+    """A personal head; not the bias of a combined weight, or one of several equal layers."""
+    replicas = Replicas()
+    for step in (1.0, 2.0):
+        values = [[step + rank * (step - 1) * (i in apart) for i in range(4)] for rank in (0, 1)]
+        ranks = [Replica(4, [*range(4)], v, [[4, 4]] * 4, [*names]) for v in values]
+        replicas.add(facts(*(record([term(10, 0.1)], replica=replica) for replica in ranks)))
+    stated = left_out(replicas, all_drift=False)
+    assert (stated.severity, text in stated.summary) == (severity, True)
 
 
 def test_where_all_parameters_differ_nothing_shows_that_some_were_left_out() -> None:
@@ -106,7 +130,8 @@ def test_where_all_parameters_differ_nothing_shows_that_some_were_left_out() -> 
 def test_where_as_many_numbers_were_sent_as_gradients_none_is_left_out() -> None:
     replicas = Replicas()
     replicas.total, replicas.apart, replicas.differed_at_first = 3, {1: [4]}, {1: False}
-    title, summary, fix = left_out(replicas, all_drift=False, all_sent=True)
+    title, summary, fix, severity = left_out(replicas, all_drift=False, all_sent=True)
+    assert severity == "error"
     assert "Left out" not in title and "leaves out" not in summary
     assert "does not wait" in summary and "work.wait()" in fix
 

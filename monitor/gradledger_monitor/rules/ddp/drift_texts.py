@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Sized
+from typing import NamedTuple
 
-from gradledger_monitor.model.findings import Outcome
+from gradledger_monitor.model.findings import Outcome, Severity
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.ddp.common import finite_values
 from gradledger_monitor.rules.ddp.groups_apart import shown
@@ -13,6 +14,16 @@ from gradledger_monitor.rules.number_text import counted, percent, significant
 from gradledger_monitor.rules.rule import finding
 
 APART = "The replicas differ between the ranks"
+
+
+class Text(NamedTuple):
+    """What a finding states."""
+
+    title: str
+    summary: str
+    fix: str
+    severity: Severity = "error"
+
 
 FIX = """\
 # where the model is wrapped, after the last module is added and any requires_grad_(True):
@@ -115,6 +126,12 @@ with torch.no_grad():                   # before the first step
         dist.broadcast(tensor, src=0)"""
 
 
+MAY_BE_PERSONAL = (
+    " Either the loop leaves them out by mistake, or each rank is meant to train its own, such as "
+    "a personal head, an adapter or a norm layer: then this is intended."
+)
+
+
 def of_rounding(replicas: Replicas) -> Outcome:
     return finding(
         "info",
@@ -137,9 +154,9 @@ def not_averaged(parameters: Sized, total: int) -> str:
     )
 
 
-def scaled(scales: Sequence[float]) -> tuple[str, str, str]:
+def scaled(scales: Sequence[float]) -> Text:
     numbers = ", ".join(map(significant, scales[:8]))
-    return (
+    return Text(
         "Each rank scales the combined gradient by its own number",
         "The ranks combine their gradients, and multiply the result by different numbers: relative "
         f"to the first rank, by {numbers}. The replicas drift apart.",
@@ -147,8 +164,8 @@ def scaled(scales: Sequence[float]) -> tuple[str, str, str]:
     )
 
 
-def grouped(groups: Sequence[Sequence[int]], windows: int) -> tuple[str, str, str]:
-    return (
+def grouped(groups: Sequence[Sequence[int]], windows: int) -> Text:
+    return Text(
         f"Gradients are combined in {counted(len(groups), 'group')} of ranks, not over all",
         f"For {counted(windows, 'window')}, the ranks have stepped on different gradients, by "
         f"group: {shown(groups)}. They started from equal parameters, which differ now, so each "
@@ -157,7 +174,7 @@ def grouped(groups: Sequence[Sequence[int]], windows: int) -> tuple[str, str, st
     )
 
 
-def left_out(replicas: Replicas, all_drift: bool, all_sent: bool = False) -> tuple[str, str, str]:
+def left_out(replicas: Replicas, all_drift: bool, all_sent: bool = False) -> Text:
     """``all_drift``: what was combined drifts, too; ``all_sent``: as many numbers as the gradients
     have were all-reduced, so that none may be left out."""
     parameters = replicas.drifted
@@ -168,33 +185,28 @@ def left_out(replicas: Replicas, all_drift: bool, all_sent: bool = False) -> tup
             "The loop all-reduces as many numbers as the gradients have. Copies of the gradients "
             "do this if the step does not wait for their all-reduce, or not all are copied back"
         )
-        return start, f"{drifted}. {causes}.", FIX_WAIT
+        return Text(start, f"{drifted}. {causes}.", FIX_WAIT)
     if all_drift or len(parameters) == replicas.total:
         causes = (
             "An all-reduce that leaves out some gradients does this before they are clipped by "
             "norm; so does a step that does not wait for an asynchronous all-reduce"
         )
-        return start, f"{drifted}. {causes}.", FIX_BY_HAND
+        return Text(start, f"{drifted}. {causes}.", FIX_BY_HAND)
     shapes = ", ".join(replicas.listed(parameters)[:4]) + (", ..." if len(parameters) > 4 else "")
-    within = ""
+    summary = f"{start}. {drifted}: {shapes}."
     number = f"{counted(len(parameters), 'parameter')} {'is' if len(parameters) == 1 else 'are'}"
+    fix = FIX_BESIDE_SHARDS if replicas.differed_at_start else FIX_BY_HAND
     if replicas.groups:
-        title = f"{number} not combined over all ranks"
         within = (
             f" Within these groups of ranks they are equal: {shown(replicas.groups)}. If each rank "
             "of a group holds another part of one model, an all-reduce in its backward is missing."
         )
-    else:
-        title = f"{number} left out of the all-reduce"
-        if any(len(shape) > 1 for shape in parameters.values()):
-            within = (
-                " If each rank is meant to train its own, as a personal head, this is intended."
-            )
-    return (
-        title,
-        f"{start}. {drifted}: {shapes}.{within}",
-        FIX_BESIDE_SHARDS if replicas.differed_at_start else FIX_BY_HAND,
-    )
+        return Text(f"{number} not combined over all ranks", summary + within, fix)
+    title = f"{number} left out of the all-reduce"
+    beside = replicas.beside_combined
+    if beside:
+        return Text(title, f"{summary} The loop combines {beside}.", fix)
+    return Text(title, summary + MAY_BE_PERSONAL, fix, "warning")
 
 
 def of_groups(replicas: Replicas, other: Sequence[Sequence[int]]) -> Outcome:

@@ -72,12 +72,14 @@ class ReplicaDrift(Rule):
     parameters that the wrapper does not hold. A warning: only another optimizer steps them, or the
     script lets DDP ignore them (``_set_params_and_buffers_to_ignore_for_model``).
 
-    With FSDP2: parameters that the script lets it ignore (``ignored_params``) become different. A
-    warning, with DDP, too: they were equal at first within groups of ranks alone.
+    A warning, with FSDP2: parameters that the script lets it ignore (``ignored_params``) become
+    different. With DDP, too, if they were equal at first within groups of ranks alone.
 
     With an all-reduce by hand: gradients are combined, but some parameters are left out; only the
     ranks of a group combine theirs; each rank scales the sum by its own number; the replicas start
     from different weights; or the step does not wait for an asynchronous all-reduce of gradients.
+    A warning, if the parameters that are left out are a whole part of the model, such as a head,
+    adapters or norm layers: each rank may be meant to train its own.
     Or the optimizers of the ranks share out the parameters, as in ZeRO, and some of these are
     stepped on the gradients of one rank alone. Or the copies of parameters that groups of ranks
     hold become different, which the loop combines over other groups, or which are experts: the
@@ -319,11 +321,11 @@ class ReplicaDrift(Rule):
         if not drifted or self._replicas.equal_again:
             return OK
         return finding(
-            "error",
+            "warning",
             f"Ignored by FSDP2, and not synchronised: {counted(ignored, 'parameter')}",
             f"FSDP2 does not reduce the gradients of {counted(ignored, 'parameter')} that it "
             "ignores, and the loop does not either. Each rank updates its own copy: they were "
-            f"equal at first, and {texts.share(drifted, ignored)} now.",
+            f"equal at first, and {texts.share(drifted, ignored)} now.{texts.MAY_BE_PERSONAL}",
             texts.FIX_IGNORED,
             outside=ignored,
             parameters=self._replicas.listed(drifted)[:16],
@@ -383,12 +385,12 @@ class ReplicaDrift(Rule):
             return not_measured(texts.DIFFERED_AT_START)
         if combined.factor and replicas.apart_by_rounding and not norms_are_same_bits(facts):
             return texts.of_rounding(replicas)
-        title, summary, fix = self._difference(facts, combined)
+        text = self._difference(facts, combined)
         return finding(
-            "error",
-            title,
-            summary,
-            fix,
+            text.severity,
+            text.title,
+            text.summary,
+            text.fix,
             parameters=replicas.listed(replicas.apart)[:16],
             parameters_apart=len(replicas.apart),
             parameters_total=replicas.total,
@@ -450,8 +452,7 @@ class ReplicaDrift(Rule):
             parameters_total=replicas.total,
         )
 
-    def _difference(self, facts: StepFacts, combined: ManualAllReduce) -> tuple[str, str, str]:
-        """Title, summary and fix."""
+    def _difference(self, facts: StepFacts, combined: ManualAllReduce) -> texts.Text:
         replicas = self._replicas
         differ = f"{texts.share(replicas.apart, replicas.total)} between the ranks"
         if combined.scales:
@@ -459,14 +460,14 @@ class ReplicaDrift(Rule):
         if combined.groups:
             return texts.grouped(combined.groups, self._in_groups)
         if combined.early:
-            return (
+            return texts.Text(
                 texts.APART,
                 f"{differ}: the gradients of the micro-batches after the all-reduce stay on their "
                 "rank.",
                 texts.FIX_BY_HAND,
             )
         if self._started_apart:
-            return (
+            return texts.Text(
                 "The replicas start from different weights",
                 f"{differ}, and the ranks differed before the first step. They combine gradients "
                 "of different models.",
@@ -476,7 +477,7 @@ class ReplicaDrift(Rule):
             return texts.left_out(
                 replicas, _clipped_differently(facts.records), all_reduce_once(facts)
             )
-        return (
+        return texts.Text(
             texts.APART,
             f"{differ}, although the sampled gradients of this step were combined: an earlier step "
             "was different on each rank, the all-reduces are in another order on each rank, or "

@@ -35,6 +35,7 @@ class Replicas:
         equal_again=bool,
         left_out=dict[int, list[int]],
         names=dict[int, str],
+        shapes=dict[int, list[int]],
         copies=dict[int, list[list[int]]],
         copies_apart=dict[int, list[int]],
         copies_equal_again=bool,
@@ -54,6 +55,7 @@ class Replicas:
         # parameters that differed still, where others were equal again
         self.left_out: dict[int, list[int]] = {}
         self.names: dict[int, str] = {}
+        self.shapes: dict[int, list[int]] = {}
         # Of parameters that groups of ranks hold copies of, such as experts: the groups.
         self.copies: dict[int, list[list[int]]] = {}
         self.copies_apart: dict[int, list[int]] = {}  # those whose copies differ now, with shapes
@@ -78,6 +80,7 @@ class Replicas:
         first = measured[0]
         self.total = first.total
         self.names.update(zip(first.indices, first.names, strict=False))
+        self.shapes.update((i, list(s)) for i, s in zip(first.indices, first.shapes, strict=True))
         columns = zip(*(r.fingerprints for r in measured), strict=True)
         partitions: list[list[list[int]]] = []
         again: dict[int, bool] = {}
@@ -152,6 +155,25 @@ class Replicas:
         }
 
     @property
+    def beside_combined(self) -> str:
+        """What the ranks combine beside parameters that drift, which are no whole part then.
+
+        The weight of a bias, or the other way round, or equal ones before and after it in a row of
+        modules. Else it is a part of the model: a head, adapters, norm layers.
+        """
+        combined = [i for i, share in self.shares.items() if share == 0]
+        by_name = {self.names[i]: self.shapes[i] for i in combined if i in self.names}
+        for index, shape in self.drifted.items():
+            name = self.names.get(index, "")
+            partner = _partner(name)
+            if partner in by_name:
+                return f"``{partner}``, and not ``{name}`` of the same module"
+            around = _around(name, [n for n, s in by_name.items() if s == shape])
+            if around is not None:
+                return f"``{around[0]}`` and ``{around[1]}``, and not ``{name}`` between them"
+        return ""
+
+    @property
     def apart_by_rounding(self) -> bool:
         """Whether all differences are far below what the steps of any mistake would make."""
         return all(self.shares[index] <= ROUNDING for index in self.apart)
@@ -180,6 +202,33 @@ class Replicas:
     def differed_at_start(self) -> bool:
         """Whether some parameter differed when it was first measured."""
         return any(self.differed_at_first.values())
+
+
+def _partner(name: str) -> str:
+    """The weight of this bias, or the bias of this weight, of the same module."""
+    module, dot, own = name.rpartition(".")
+    other = own.replace("bias", "weight") if "bias" in own else own.replace("weight", "bias")
+    return f"{module}{dot}{other}" if other != own else ""
+
+
+def _around(name: str, others: Sequence[str]) -> tuple[str, str] | None:
+    """Those of the same name in modules before and after its own, in a list of modules."""
+    parts = name.split(".")
+    for position, part in enumerate(parts):
+        if part.isdecimal():
+            row = {int(n): other for other in others if (n := _number_at(position, parts, other))}
+            before = [n for n in row if n < int(part)]
+            after = [n for n in row if n > int(part)]
+            if before and after:
+                return row[max(before)], row[min(after)]
+    return None
+
+
+def _number_at(position: int, parts: Sequence[str], other: str) -> str:
+    """The number there, if the other name differs in it alone; else nothing."""
+    own = other.split(".")
+    alike = [*own[:position], *own[position + 1 :]] == [*parts[:position], *parts[position + 1 :]]
+    return own[position] if alike and own[position].isdecimal() else ""
 
 
 def _share_a_module(name: str, other: str, combined: Sequence[str]) -> bool:
