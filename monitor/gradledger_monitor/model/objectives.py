@@ -229,7 +229,7 @@ def objectives_of(
     """
     objectives = []
     for name in _heaviest_first(terms):
-        own = [t for t in terms if t.term == name]
+        own = _that_count([t for t in terms if t.term == name])
         objective = _objective(name, own, tolerance, scale)
         if objective is not None:
             objectives.append(objective)
@@ -240,6 +240,14 @@ def objectives_of(
         if _is_off_by_more_than_its_constant(objectives[0], tolerance, scale):
             objectives.sort(key=lambda o: not _is_plain_mean_times_k(o, tolerance, scale))
     return objectives
+
+
+def _that_count(terms: list[WeightedTerm]) -> list[WeightedTerm]:
+    """Without those of micro-batches whose loss the script multiplies by zero, unless all are.
+
+    It leaves out their tokens as a whole: those of a rank that has no more data, or of a bad batch.
+    """
+    return [t for t in terms if t.weight or t.loss_term.coefficient != 0] or terms
 
 
 def _may_be_first(objective: Objective, tolerance: float, scale: float | None) -> bool:
@@ -327,13 +335,14 @@ def signs_differ(terms: list[WeightedTerm]) -> bool:
     """Whether one loss has a positive weight in some micro-batch, and a negative one in another.
 
     A term of opposite sign beside the loss, as an entropy, is a part of one objective. If the loss
-    multiplies its elements by weights, a sign is that of the data (an advantage).
+    multiplies its elements by weights, a sign is that of the data (an advantage). A weight of zero,
+    as of a rank that has no data and sends its loss times zero, has no sign.
     """
     if len({t.positive for t in terms}) < 2:
         return False
     signs: dict[str, dict[tuple[int, int], set[bool]]] = {}
     for t in terms:
-        if not (t.loss_term.nonlinear or has_own_weights(t.loss_term)):
+        if t.weight and not (t.loss_term.nonlinear or has_own_weights(t.loss_term)):
             of_batches = signs.setdefault(t.term, {})
             of_batches.setdefault((t.rank, t.micro_batch), set()).add(t.positive)
     return any({True} in each.values() and {False} in each.values() for each in signs.values())
