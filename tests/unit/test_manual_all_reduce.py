@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 import pytest
@@ -258,6 +259,37 @@ def test_sums_of_which_some_are_multiplied_by_another_number_state_both(
     merged = step(*[applied] * 3, left=GRADIENTS)
     assert reason in str(merged.unmeasured)
     assert ("twice" in str(merged.unmeasured)) is (factors == (1.0, 3.0))
+
+
+@pytest.mark.parametrize(
+    ("operation", "name"), [(max, "maximum"), (min, "minimum"), (prod, "product")]
+)
+def test_what_is_combined_by_another_operation_is_named(operation: Any, name: str) -> None:
+    applied = [operation(values) for values in zip(*GRADIENTS, strict=True)]
+    (finding,) = judged([step(*[applied] * 3, left=GRADIENTS)] * 2).findings
+    assert finding.rule == "reduction.world_size" and finding.severity == "error"
+    assert finding.title == f"The ranks' gradients are combined by their {name}"
+
+
+@pytest.mark.parametrize("masked", [2, 4])
+def test_a_rank_that_masks_some_gradients_is_named_where_enough_show_it(masked: int) -> None:
+    left = (*GRADIENTS[:2], [*([0.0] * masked), *GRADIENTS[2][masked:]])
+    applied = [sum(values) / 3 for values in zip(*left, strict=True)]
+    findings = judged([step(*[applied] * 3, left=GRADIENTS)] * 2).findings
+    titles = ["Some gradients of rank 2 are left out of the sum over the ranks"]
+    assert [f.title for f in findings] == (titles if masked == 4 else [])
+
+
+def test_a_rank_whose_loss_is_multiplied_by_zero_adds_nothing() -> None:
+    """Its tokens have no weight and are not counted; its micro-batch is, in the average."""
+    fields: dict[str, Any] = {"sync": "unknown", "collectives_after": 4}
+    busy = record([term(10, 1 / 10)], post_factor=1 / 2, **fields)
+    zeros = Samples([0.0] * 4, scaled(0.5))
+    idle = record([term(10, 0.0, coefficient=0.0)], post_factor=None, samples=zeros, **fields)
+    merged = facts(busy, idle)
+    assert merged.ledger is not None and merged.ledger.tokens == 10
+    (finding,) = judged([merged] * 2).findings
+    assert finding.title.startswith("1 of 2 ranks has no tokens with a weight")
 
 
 def test_what_cancels_between_the_ranks_may_be_off_by_the_rounding_of_its_parts() -> None:

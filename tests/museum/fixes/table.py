@@ -121,6 +121,7 @@ PLAIN = {
     "ranks/summed_each": ("ddp.missing_no_sync", "ddp.wrong_microbatch_synced.FIX_BY_HAND"),
     "ranks/through_module": ("ddp.never_synced", "ddp.never_synced.FIX"),
     "ranks/tied_stages": (_DRIFT, "ddp.tied_stages.FIX"),
+    "ranks/maximum_of_gradients": (_WORLD, "reduction.parts_of_a_model.FIX_SUM"),
     "ranks/tied_weights_added_up_twice": (_WORLD, "reduction.parts_of_a_model.FIX_ONCE"),
     "ranks/times_world_size": (_WORLD, "reduction.fixes.ONE_WORLD_SIZE_LESS[ranks]"),
     "ranks/fsdp2_times_ranks_not_divided": (

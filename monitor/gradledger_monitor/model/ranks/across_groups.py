@@ -22,17 +22,16 @@ from gradledger_monitor.model.clipping import clipping_of_window
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.ranks import topology
 from gradledger_monitor.model.ranks.manual_all_reduce import (
-    NO_SUM,
     UNSEEN,
     ManualAllReduce,
     RecordsByRank,
     fit,
     infer,
     tolerance_of,
-    values_of,
 )
 from gradledger_monitor.model.ranks.parts_by_hand import as_members, holders_of_parts
-from gradledger_monitor.model.ranks.rows import are_equal, clusters_of
+from gradledger_monitor.model.ranks.rows import are_equal, clusters_of, values_of
+from gradledger_monitor.model.ranks.weighted_sum import NO_SUM
 
 OF_GROUPS = (
     "the wrapper averages the gradients of groups of ranks, and the loop communicates and changes "

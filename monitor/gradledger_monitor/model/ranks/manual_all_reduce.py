@@ -41,8 +41,16 @@ from gradledger_monitor.model.ranks.rows import (
     clusters_of,
     common_scales,
     count_combined,
+    values_of,
 )
-from gradledger_monitor.model.ranks.weighted_sum import rank_factors, two_factors
+from gradledger_monitor.model.ranks.weighted_sum import (
+    NO_SUM,
+    least_squares,
+    of_each_coordinate,
+    rank_factors,
+    rank_left_out,
+    two_factors,
+)
 from gradledger_monitor.model.token_ledger import total
 
 UNSEEN = "how the ranks' gradients were combined was not seen"
@@ -60,7 +68,6 @@ OF_PARTS = (
     "the optimizers of the ranks hold different parameters, as in ZeRO, and each rank samples "
     "these alone: by what the sums of gradients over the ranks are multiplied is not known"
 )
-NO_SUM = "the ranks' gradients were combined, but not as a sum"
 SEVERAL = (
     "the loop communicates in several backwards of a window, and what the ranks step on is no sum "
     "of their last gradients"
@@ -99,6 +106,8 @@ class ManualAllReduce:
     unequal: tuple[float, ...] = ()
     # Ranks that hold copies of other parameters than the remaining ones, beside those of all ranks.
     parts: tuple[tuple[int, ...], ...] = ()
+    operation: str = ""  # of each coordinate over the ranks, instead of a sum: "maximum"
+    left_out: int | None = None  # the rank whose gradients of some parameters are not in the sum
     partly: bool = False  # some coordinates were combined, and others were not
     of_owners: float = 0.0  # the share of a model that its holders step on their own gradients
     moved: bool = False  # of gradients that the loop keeps in its own buffers until the step
@@ -109,7 +118,12 @@ class ManualAllReduce:
     def is_combined(self) -> bool:
         """Whether the loop is known to combine gradients of the ranks, in whatever way."""
         partly = self.partly or bool(self.early or self.groups or self.scales or self.unequal)
-        return partly or self.is_known
+        return partly or self.is_known or self.is_no_sum
+
+    @property
+    def is_no_sum(self) -> bool:
+        """Whether it is known what the ranks step on instead of a sum of their gradients."""
+        return bool(self.operation) or self.left_out is not None
 
     @property
     def is_known(self) -> bool:
@@ -134,7 +148,7 @@ def infer(records: RecordsByRank) -> ManualAllReduce | None:
         if early and norms_differ(rows):
             return ManualAllReduce(reason=DIFFERENT, early=early)
         return None
-    active = [r for r in rows if r.micro_batches]
+    active = [r for r in rows if r.micro_batches and not _has_zeros(r)]
     if len(active) == 1 < len(rows) and norms_are_equal(rows):  # the others add zeros
         factor = number(active[0].post_factor)
         return ManualAllReduce(factor and factor / clipping_of_window(active[0]), reason=UNSEEN)
@@ -187,6 +201,13 @@ def _samples_of(rows: Sequence[StepRecord]) -> list[Samples]:
     at_step = samples[0].at_step
     zeros = Samples(after_backward=[0.0] * len(at_step), at_step=at_step)
     return [r.samples or zeros for r in rows] if norms_are_equal(rows) else samples
+
+
+def _has_zeros(record: StepRecord) -> bool:
+    """Whether each loss of the rank is multiplied by zero, and so are its sampled gradients."""
+    losses = [number(t.weight) == 0 for m in record.micro_batches for t in m.terms]
+    sampled = record.samples is not None and not any(map(float, record.samples.after_backward))
+    return sampled and bool(losses) and all(losses)
 
 
 def _sampled_late(record: StepRecord) -> bool:
@@ -357,12 +378,6 @@ def _factors_between(rows: Sequence[StepRecord], tolerance: float) -> list[float
     return factors
 
 
-def values_of(samples: Sequence[Samples]) -> tuple[Rows, Rows]:
-    """The sampled gradients of each rank after backward, and when the optimizer steps."""
-    before = [[float(v) for v in s.after_backward] for s in samples]
-    return before, [[float(v) for v in s.at_step] for s in samples]
-
-
 def fit(
     ranks: list[int], samples: list[Samples], clippings: list[float], tolerance: float
 ) -> ManualAllReduce:
@@ -384,13 +399,21 @@ def fit(
     if result.reason == NO_SUM:
         factors = rank_factors(after_backward, at_step[0], tolerance, MIN_COORDINATES)
         if not factors:
-            return _by_two_factors(after_backward, at_step[0], tolerance)
+            return _no_sum(ranks, after_backward, at_step[0], tolerance)
         return ManualAllReduce(factors=factors)
     return result
 
 
-def _by_two_factors(before: Rows, applied: list[float], tolerance: float) -> ManualAllReduce:
+def _no_sum(
+    ranks: list[int], before: Rows, applied: list[float], tolerance: float
+) -> ManualAllReduce:
     """No sum of all with one factor; perhaps one for some parameters, and another for the rest."""
+    operation = of_each_coordinate(before, applied, tolerance, MIN_COORDINATES)
+    if operation:
+        return ManualAllReduce(reason=NO_SUM, operation=operation)
+    silent = rank_left_out(before, applied, tolerance, MIN_COORDINATES)
+    if silent is not None:
+        return ManualAllReduce(reason=NO_SUM, left_out=ranks[silent])
     factors = two_factors(before, applied, tolerance, MIN_COORDINATES)
     if factors is None:
         return ManualAllReduce(reason=NO_SUM)
@@ -472,29 +495,5 @@ def sum_of(before: Rows, applied: list[float], tolerance: float) -> ManualAllRed
         return ManualAllReduce(reason="the sampled gradients are too large to add up")
     if sum(map(bool, sizes)) < MIN_COORDINATES:
         return ManualAllReduce(reason="too few of the sampled gradients are not zero")
-    return _least_squares(applied, sums, sizes, tolerance)
-
-
-def _least_squares(
-    applied: list[float], sums: list[float], sizes: list[float], tolerance: float
-) -> ManualAllReduce:
-    """c = (sum of y * s) / (sum of s * s) over the coordinates, if it fits each of them.
-
-    A coordinate fits if |y - c * s| <= tolerance * |c| * (sum of |x_r|): a sum ``s`` that cancelled
-    is as uncertain as its parts. Both sides are first divided by their largest number, since the
-    square of a very large or very small gradient is no longer a float.
-    """
-    largest, most = max(sizes), max(map(abs, applied))
-    scaled = [s / largest for s in sums]
-    steps = [a / most if most else 0.0 for a in applied]
-    square = total(s * s for s in scaled)
-    slope = total(a * s for a, s in zip(steps, scaled, strict=True)) / square if square else 0.0
-    rows = zip(steps, scaled, sizes, strict=True)
-    factor = slope / largest * most
-    if not slope or not all(
-        abs(a - slope * s) <= tolerance * abs(slope) * (z / largest) for a, s, z in rows
-    ):
-        return ManualAllReduce(reason=NO_SUM)
-    if not factor or not math.isfinite(factor):
-        return ManualAllReduce(reason="the ranks' gradients differ too much in size to be compared")
-    return ManualAllReduce(factor)
+    factor, reason = least_squares(applied, sums, sizes, tolerance)
+    return ManualAllReduce(factor, reason=reason)

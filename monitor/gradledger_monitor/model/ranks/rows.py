@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gradledger_monitor.ingest.schema import Samples
+
 Rows = list[list[float]]  # of each rank, its coordinates
 MIN_COORDINATES = 3  # that are not zero: any two numbers have a ratio
+
+
+def values_of(samples: Sequence[Samples]) -> tuple[Rows, Rows]:
+    """The sampled gradients of each rank after backward, and when the optimizer steps."""
+    before = [[float(v) for v in s.after_backward] for s in samples]
+    return before, [[float(v) for v in s.at_step] for s in samples]
 
 
 def common_scales(before: Rows, after: Rows, tolerance: float) -> tuple[tuple[float, ...], int]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from gradledger_monitor.model.token_ledger import total
 
 # The part of a rank's gradient that no other rank's has, at least, for its factor to be known. A
 # relative error of the samples grows by up to the reciprocal.
 INDEPENDENT = 0.02
+NO_SUM = "the ranks' gradients were combined, but not as a sum"
 CANCELS = 0.1  # below this share of its parts, a sum does not show what it was multiplied by
 
 
@@ -70,6 +71,87 @@ def two_factors(
         factors.append(factor)
         rest = others
     return None if rest else (min(factors), max(factors))
+
+
+def of_each_coordinate(
+    gradients: Sequence[Sequence[float]], applied: Sequence[float], tolerance: float, least: int
+) -> str:
+    """What ``applied`` is of each coordinate over the ranks, times one number; else nothing.
+
+    At fewer than ``least`` coordinates, it may be what a single rank has.
+    """
+    columns = list(zip(*gradients, strict=True))
+    operations: dict[str, Callable[[Sequence[float]], float]]
+    operations = {"maximum": max, "minimum": min, "product": math.prod}
+    for name, operation in operations.items():
+        values = [operation(column) for column in columns]
+        sizes = [abs(value) for value in values]
+        differ = (
+            sum(v not in (0.0, own) for v, own in zip(values, row, strict=True))
+            for row in gradients
+        )
+        if max(sizes) and min(differ) >= least:
+            factor, _ = least_squares(applied, values, sizes, tolerance)
+            if factor is not None and factor > 0:
+                return name
+    return ""
+
+
+def rank_left_out(
+    gradients: Sequence[Sequence[float]], applied: Sequence[float], tolerance: float, least: int
+) -> int | None:
+    """The rank that is in the sum at some coordinates, and at all others is not; None if unproved.
+
+    Both at ``least`` coordinates or more that show it, and times one number.
+    """
+    columns = list(zip(*gradients, applied, strict=True))
+    for rank in range(len(gradients)):
+        sums = [total(column[:-1]) for column in columns]
+        without = [s - column[rank] for s, column in zip(sums, columns, strict=True)]
+        sizes = [total(map(abs, column[:-1])) for column in columns]
+        ratios = sorted(
+            a / s for a, s, z in zip(applied, sums, sizes, strict=True) if abs(s) > CANCELS * z
+        )
+        for factor in {ratios[len(ratios) * i // 4] for i in (1, 2, 3)} if ratios else ():
+            fits = [
+                [
+                    abs(a - factor * s) <= tolerance * abs(factor) * z
+                    for a, s, z in zip(applied, each, sizes, strict=True)
+                ]
+                for each in (sums, without)
+            ]
+            shown = [
+                sum(own and not other for own, other in zip(*p, strict=True))
+                for p in (fits, fits[::-1])
+            ]
+            if factor > 0 and all(map(any, zip(*fits, strict=True))) and min(shown) >= least:
+                return rank
+    return None
+
+
+def least_squares(
+    applied: Sequence[float], sums: Sequence[float], sizes: Sequence[float], tolerance: float
+) -> tuple[float | None, str]:
+    """c = (sum of y * s) / (sum of s * s) over the coordinates, if it fits each; or why not.
+
+    A coordinate fits if |y - c * s| <= tolerance * |c| * (sum of |x_r|): a sum ``s`` that cancelled
+    is as uncertain as its parts. Both sides are first divided by their largest number, since the
+    square of a very large or very small gradient is no longer a float.
+    """
+    largest, most = max(sizes), max(map(abs, applied))
+    scaled = [s / largest for s in sums]
+    steps = [a / most if most else 0.0 for a in applied]
+    square = total(s * s for s in scaled)
+    slope = total(a * s for a, s in zip(steps, scaled, strict=True)) / square if square else 0.0
+    rows = zip(steps, scaled, sizes, strict=True)
+    factor = slope / largest * most
+    if not slope or not all(
+        abs(a - slope * s) <= tolerance * abs(slope) * (z / largest) for a, s, z in rows
+    ):
+        return None, NO_SUM
+    if not factor or not math.isfinite(factor):
+        return None, "the ranks' gradients differ too much in size to be compared"
+    return factor, ""
 
 
 def _solve(unit: list[list[float]]) -> tuple[list[float], list[float]]:

@@ -23,6 +23,14 @@ for parameter in model.parameters():
     dist.all_reduce(parameter.grad)
     parameter.grad *= factor               # the same number for all of them"""
 
+FIX_SUM = """\
+dist.all_reduce(parameter.grad, op=dist.ReduceOp.SUM)
+parameter.grad /= dist.get_world_size()"""
+
+FIX_ALL_RANKS = """\
+# Between backward and the all-reduce, what zeroes or masks a gradient must not depend on the rank:
+# to freeze a layer, call requires_grad_(False) on all of them."""
+
 FIX_AGAIN = """\
 # Leave out this all-reduce: after a backward that adds up the parts of each gradient, those of what
 # all ranks hold are whole. Only what one rank computes alone, such as a norm layer on its part of
@@ -75,10 +83,39 @@ def of_function(times: int) -> Outcome:
 
 
 def of_unequal(all_reduce: ManualAllReduce, ranks: int) -> Outcome:
-    """The loop multiplies the ranks' gradients of some parameters by another number."""
+    """The loop multiplies the ranks' gradients of some parameters by another number, or adds up
+    other numbers, or none."""
+    if all_reduce.operation:
+        return _of_operation(all_reduce.operation)
+    if all_reduce.left_out is not None:
+        return _of_rank_left_out(all_reduce.left_out)
     if all_reduce.reason == ADDED_UP_AGAIN:
         return _again(all_reduce, ranks)
     return _of_parts(all_reduce) if all_reduce.parts else _twice(all_reduce, ranks)
+
+
+def _of_operation(operation: str) -> Outcome:
+    return finding(
+        "error",
+        f"The ranks' gradients are combined by their {operation}",
+        f"What the ranks step on is the {operation} of their gradients, coordinate by coordinate, "
+        "and not their sum or average. It is the gradient of no loss over the data of all ranks.",
+        FIX_SUM,
+        operation=operation,
+    )
+
+
+def _of_rank_left_out(rank: int) -> Outcome:
+    return finding(
+        "warning",
+        f"Some gradients of rank {rank} are left out of the sum over the ranks",
+        "In some of the sampled parameters, the ranks step on the sum of the gradients of all "
+        f"ranks. In others, what rank {rank} has computed is not in this sum, so its data has no "
+        "effect there. A rank that zeroes or masks gradients between backward and the all-reduce "
+        "does this.",
+        FIX_ALL_RANKS,
+        rank=rank,
+    )
 
 
 def _of_parts(all_reduce: ManualAllReduce) -> Outcome:

@@ -125,8 +125,9 @@ def _models_become_equal(facts: StepFacts) -> bool:
 
 
 def _unequal(facts: StepFacts) -> ManualAllReduce | None:
-    """What a loop did that multiplies the ranks' gradients of some parameters by another number."""
-    return facts.all_reduce if facts.all_reduce is not None and facts.all_reduce.unequal else None
+    """What a loop did that gives some gradients another factor, or combines them as no sum."""
+    combined = facts.all_reduce
+    return combined if combined and (combined.unequal or combined.is_no_sum) else None
 
 
 MAY_ADD_CHANGES_UP = (
@@ -153,7 +154,9 @@ class WorldSize(Rule):
     DDP or FSDP2 model, a loop may all-reduce the gradients of parameters outside the wrapper
     itself: they must be divided by the same number. So must all gradients that a loop without a
     wrapper combines: if those of some parameters are R times as large, it combines them twice, and
-    experts need the divisor of the rest although fewer ranks hold them. Where ranks hold one model
+    experts need the divisor of the rest although fewer ranks hold them. It is reported, too, if it
+    combines them by a maximum, minimum or product, or if what one rank computed for some parameters
+    is not in the sum. Where ranks hold one model
     in parts, as in tensor parallelism, gradients that are equal on all of them must not be added
     up; nor may an autograd function add up again what it has added up over the ranks. Where ranks
     without a wrapper combine no gradients and the balance is 1/R, the all-reduce may be missing.
