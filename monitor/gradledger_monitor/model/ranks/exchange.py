@@ -8,12 +8,7 @@ from typing import NamedTuple
 from gradledger_monitor.ingest.schema import StepRecord
 from gradledger_monitor.model import tolerances
 from gradledger_monitor.model.numbers import number
-from gradledger_monitor.model.ranks.manual_all_reduce import (
-    RecordsByRank,
-    fit,
-    tolerance_of,
-    values_of,
-)
+from gradledger_monitor.model.ranks.manual_all_reduce import RecordsByRank, fit, tolerance_of
 from gradledger_monitor.model.ranks.mixtures import (
     Drawn,
     Mixture,
@@ -22,7 +17,13 @@ from gradledger_monitor.model.ranks.mixtures import (
     keep_mean,
     mixture_of,
 )
-from gradledger_monitor.model.ranks.rows import MIN_COORDINATES, Rows, are_equal, count_combined
+from gradledger_monitor.model.ranks.rows import (
+    MIN_COORDINATES,
+    Rows,
+    are_equal,
+    count_combined,
+    values_of,
+)
 
 
 class Exchange(NamedTuple):

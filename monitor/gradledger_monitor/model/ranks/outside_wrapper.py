@@ -16,9 +16,8 @@ from gradledger_monitor.model.ranks.manual_all_reduce import (
     RecordsByRank,
     sum_of,
     tolerance_of,
-    values_of,
 )
-from gradledger_monitor.model.ranks.rows import MIN_COORDINATES, are_equal, ratio
+from gradledger_monitor.model.ranks.rows import MIN_COORDINATES, are_equal, ratio, values_of
 
 # Where the loop communicates after backward.
 OUTSIDE_UNSEEN = (

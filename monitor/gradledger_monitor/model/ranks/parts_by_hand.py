@@ -25,9 +25,8 @@ from gradledger_monitor.model.ranks.manual_all_reduce import (
     ManualAllReduce,
     RecordsByRank,
     tolerance_of,
-    values_of,
 )
-from gradledger_monitor.model.ranks.rows import MIN_COORDINATES, are_equal
+from gradledger_monitor.model.ranks.rows import MIN_COORDINATES, are_equal, values_of
 
 ADDED_UP_AGAIN = (
     "the ranks hold parts of one model, and the loop adds up gradients over them that are equal on "
