@@ -654,6 +654,31 @@ def test_ranks_that_each_compute_the_same_training_are_information() -> None:
     assert finding.title == "The ranks compute the same training"
 
 
+@pytest.mark.parametrize(
+    ("other_loss", "kind", "severity"),
+    [
+        (0.0, "MseLossBackward0", "error"),
+        (0.1, "MseLossBackward0", "info"),  # views of the same samples, or a dropout
+        (1e-7, "MseLossBackward0", "error"),  # a rounding error
+        (0.1, "NllLossBackward0", "error"),  # of tokens: equal texts are equal data
+    ],
+)
+def test_equal_targets_with_other_losses_are_information_unless_they_are_texts(
+    other_loss: float, kind: str, severity: str
+) -> None:
+    steps = []
+    for number in range(1, 21):
+        pair = [rank("sync", number=number) for _ in range(2)]
+        for index, made in enumerate(pair):
+            made.micro_batches[0].fingerprint = 10.5 * number
+            made.micro_batches[0].loss = 1.0 + number + other_loss * index
+            for each in made.micro_batches[0].terms:
+                each.kind, each.size, each.samples = kind, 64, 8
+        steps.append(facts(*pair))
+    findings = [f for f in judged(steps).findings if f.rule == "ddp.duplicate_data"]
+    assert [f.severity for f in findings] == [severity]
+
+
 def few_labels(equal_losses: bool) -> Finding | None:
     """Two ranks of one micro-batch in each step, whose few labels are alike in the last three."""
     steps = []

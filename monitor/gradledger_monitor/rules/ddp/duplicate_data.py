@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 
 from gradledger_monitor.ingest.schema import StepRecord
+from gradledger_monitor.model import tolerances
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.step_facts import StepFacts
@@ -16,6 +17,7 @@ from gradledger_monitor.rules.definition import DEFAULTS, Parameter
 from gradledger_monitor.rules.fingerprints import Fingerprints
 from gradledger_monitor.rules.framework_fixes import ONE_TRAINING
 from gradledger_monitor.rules.number_text import counted
+from gradledger_monitor.rules.objective_names import element_of
 from gradledger_monitor.rules.rule import (
     OK,
     Rule,
@@ -53,7 +55,8 @@ class DuplicateData(Rule):
     those of a data-parallel wrapper; or all their parameters are equal, and the loop communicates
     at least once for each parameter between the last backward and the step. If nothing combines
     the gradients of ranks with equal parameters, each of them computes the same training, which is
-    information.
+    information. So it is if targets that are no tokens are equal, and the losses differ: the
+    inputs may be different views of the same samples on purpose, as in repeated augmentation.
 
     **Why it matters**
 
@@ -89,6 +92,7 @@ class DuplicateData(Rule):
         _fingerprints=Fingerprints,
         _surprise=dict[int, float],
         _losses=list[float],
+        _since_other_losses=dict[int, int],
         _steps=deque[int],
     )
 
@@ -99,6 +103,7 @@ class DuplicateData(Rule):
         self._fingerprints = Fingerprints()
         self._surprise: dict[int, float] = {}  # by rank: bits of what equals the first rank's
         self._losses: list[float] = []  # of the first rank, in the last window
+        self._since_other_losses: dict[int, int] = {}  # windows, by rank: other than the first's
         self._steps: deque[int] = deque(maxlen=self.windows)  # of ``_windows``
 
     def evaluate(self, window: Window) -> Outcome:
@@ -121,6 +126,7 @@ class DuplicateData(Rule):
         self._windows.append(prints)
         self._steps.append(facts.step)
         self._add_surprise(facts.records, prints)
+        self._compare_losses(facts)
         if len(self._windows) < self.windows:
             return not_measured(f"needs {counted(self.windows, 'window')}")
         first, *others = sorted(prints)
@@ -129,6 +135,10 @@ class DuplicateData(Rule):
             return OK
         if apart:
             return about_steps(_each_alone([first, *twins]), self._steps)
+        of_texts = element_of(facts.record.micro_batches) == "token"  # equal ones are equal data
+        if not of_texts and all(self._since_other_losses[rank] < self.windows for rank in twins):
+            report = _of_other_inputs([first, *twins], list(prints[first]), self.windows)
+            return about_steps(report, self._steps)
         report = finding(
             "error",
             "Ranks train on the same data",
@@ -173,6 +183,17 @@ class DuplicateData(Rule):
             equal = prints[rank] == prints[first]
             self._surprise[rank] = earlier + bits + LOSS_BITS * same if equal else 0.0
 
+    def _compare_losses(self, facts: StepFacts) -> None:
+        """Count the windows since the losses of a rank differed by more than rounding errors."""
+        first, *others = sorted(facts.records)
+        own, half = _losses(facts.records[first]), facts.tolerance > tolerances.WEIGHT
+        bound = facts.tolerance if half else tolerances.NORM
+        for rank in others:
+            pairs = zip(own, _losses(facts.records[rank]), strict=False)
+            differ = any(abs(a - b) > bound * max(abs(a), abs(b)) for a, b in pairs)
+            before = self._since_other_losses.get(rank, self.windows)
+            self._since_other_losses[rank] = 0 if differ else before + 1
+
     def _same(self, first: int, second: int) -> bool:
         if self._surprise.get(second, 0.0) < self._fingerprints.needed:
             return False
@@ -194,6 +215,22 @@ def _each_alone(ranks: Sequence[int]) -> Outcome:
         "the first add cost alone.",
         ONE_TRAINING,
         ranks=list(ranks)[:64],
+    )
+
+
+def _of_other_inputs(ranks: Sequence[int], prints: list[float], windows: int) -> Outcome:
+    """Views of the same samples, which may be meant to differ, or a dropout."""
+    first, *twins = ranks
+    return finding(
+        "info",
+        "Ranks train on the same targets, with different losses",
+        f"{names(twins)} had the same fingerprints of loss targets as rank {first} in the last "
+        f"{counted(windows, 'window')}, but other losses. If the inputs are different views "
+        "of the same samples on purpose, as in repeated augmentation, this is intended. If the "
+        "inputs are equal, and only a dropout differs, the same data count more than once.",
+        FIX,
+        ranks=list(ranks)[:64],
+        fingerprints=prints[:16],
     )
 
 
