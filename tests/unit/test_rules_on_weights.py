@@ -196,6 +196,14 @@ def test_a_sum_is_meant_perhaps_unless_it_is_a_cross_entropy_or_moves_with_the_t
     assert summed("MseLossBackward0", 40, 60).severity == "warning"
 
 
+def test_a_sum_of_steps_of_one_size_is_meant_perhaps_if_each_has_one_micro_batch() -> None:
+    for tokens, severity in (((40, 40, 40), "info"), ((40, 40, 60), "warning")):
+        steps = [facts(record([term(n, 1.0, "sum")], at)) for at, n in enumerate(tokens, 1)]
+        (finding,) = judged(steps).findings
+        assert (finding.rule, finding.severity) == ("reduction.unnormalised_sum", severity)
+        assert ("chosen for the sum" in finding.summary) == (severity == "info")
+
+
 @pytest.mark.parametrize(("off", "severity"), [(0.005, "info"), (0.02, "warning"), (0.06, "error")])
 def test_how_bad_it_is_depends_on_the_share_on_wrong_tokens(off: float, severity: str) -> None:
     each = [term(20, (0.5 + off) / 20), term(20, (0.5 - off) / 20)]

@@ -53,7 +53,8 @@ class UnnormalisedSum(Rule):
     not known; the loss multiplies its elements by returns or advantages, and each micro-batch may
     be an episode; the run declares the factor with ``scale=``. Beside another sum, as in the loss
     of a variational autoencoder, the finding is information, unless it is a cross entropy or a
-    divergence from given probabilities.
+    divergence from given probabilities. So it is while each step has one micro-batch, and all have
+    the same number of tokens: the factor is constant, and the learning rate may be chosen for it.
 
     **Incidents**
 
@@ -68,6 +69,7 @@ class UnnormalisedSum(Rule):
         if not shows(window, "sum"):
             return OK
         n, b, excess = tokens(window), balance(window), factor(window)
+        k = micro_batches(window)
         earlier = [past.tokens for past in window.of_same_loss if past.tokens]
         follows = any(abs(n / tokens - 1) > TOKENS_DIFFER for tokens in earlier)
         main, *further = window.facts.objectives
@@ -76,19 +78,24 @@ class UnnormalisedSum(Rule):
         likelihood = any(o.kind.startswith("SumBackward") and not o.is_penalty for o in further)
         constant = constant_factor_effect(excess, window.facts)
         effect = changing_factor_effect(window.facts) if follows else constant
+        is_certain = (cross_entropy and (k > 1 or follows)) or (follows and not likelihood)
         element = element_name(window.balance.objective)
         held = counted(round(n), element)
         title, either = f"The summed loss is not divided by the number of {element}s", ""
         if _may_be_its_count(window):
-            k = micro_batches(window)
             title = f"The summed loss is divided by {k} alone"
             either = (
                 f" {k} is K, and each micro-batch has {k} {element}s: if it counts these, the "
                 f"division by K is missing; if it is K, that by the {element}s."
             )
+        if k == 1 and earlier and not follows:
+            either += (
+                f" The windows before had as many {element}s: if the learning rate is chosen for "
+                "the sum, this is intended."
+            )
         changes = f" The number of {element}s differs between windows." if follows else ""
         return finding(
-            "warning" if cross_entropy or (follows and not likelihood) else "info",
+            "warning" if is_certain else "info",
             title,
             f"The balance is {significant(b)} instead of {significant(declared(window))}, because "
             f"the average weight of the {held} is {significant(b / n)}.{either}{changes} "
