@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.losses.repeated import backwards_for_inputs
+from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.rules.balance.further import (
     counts_of_ranks,
@@ -12,11 +15,13 @@ from gradledger_monitor.rules.balance.further import (
     may_be_a_weight,
 )
 from gradledger_monitor.rules.balance.patterns import FAIR
+from gradledger_monitor.rules.definition import DEFAULTS
 from gradledger_monitor.rules.gradient_scale_effects import (
     acts_as_learning_rate,
     changing_factor_effect,
     constant_factor_effect,
     intermittent_factor_effect,
+    of_divided_rate,
 )
 from gradledger_monitor.rules.number_text import counted, significant
 from gradledger_monitor.rules.objective_names import described, needs_name, objective_name
@@ -41,6 +46,7 @@ from gradledger_monitor.rules.reduction.fixes import (
     of_plain_loop,
 )
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding
+from gradledger_monitor.rules.state import declare
 
 FIX = MICRO_BATCH_MEAN["plain"]
 
@@ -86,7 +92,8 @@ class MissingDivision(Rule):
     SGD, the effective learning rate is K times the configured one: if you divide that by K
     instead, declare ``scale=K``. Adam cancels most of the factor, but gradients are clipped at a K
     times smaller true norm. If only one term is not divided, its weight relative to the other terms
-    is K times too large, which no optimizer cancels.
+    is K times too large, which no optimizer cancels. With SGD and without clipping, the finding is
+    information if K times the highest learning rate is a rounder number, as 4 times 0.025 is.
 
     If most windows that lack the division have another K, the finding states both. A constant 1/K
     of the main loss may also be its weight; the finding of a further loss then states both.
@@ -119,11 +126,17 @@ class MissingDivision(Rule):
     points_at = ("backward", "loss")
     inhibits = ("reduction.balance_off",)
     precondition = BALANCE_OFF
+    state = declare(_rate=float)
+
+    def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
+        super().__init__(thresholds)
+        self._rate = 0.0  # the highest learning rate so far
 
     def evaluate(self, window: Window) -> Outcome:
         """B = K, or a further objective's balance K times its coefficient."""
+        self._rate = max(self._rate, number(window.facts.record.lr) or 0.0)
         if shows(window, "missing"):
-            return _of_all(window)
+            return _of_all(window, self._rate)
         missing = diagnosed(window, "term_missing")
         if missing is None or missing.objective is None:
             return OK
@@ -173,7 +186,7 @@ def _of_one(window: Window, objective: Objective, evidence: str) -> Outcome:
     )
 
 
-def _of_all(window: Window) -> Outcome:
+def _of_all(window: Window, rate: float) -> Outcome:
     k, objective = micro_batches(window), window.balance.objective
     assert objective is not None
     objectives = window.facts.objectives
@@ -202,6 +215,7 @@ def _of_all(window: Window) -> Outcome:
         return _of_leftovers(window, leftovers, effect)
     usual = _usual_count(window)
     most, times = "", f"{k} times too large"
+    divided = ""
     if usual != k:  # as in the last window of an epoch
         most = f" ({usual} in most windows that lack the division)"
         times += f" ({usual} times in most such windows)"
@@ -211,14 +225,15 @@ def _of_all(window: Window) -> Outcome:
         times = f"{k} times that of the mean"
         scale = significant(objective.ledger.balance)
         effect += f". If you divide the learning rate by {k} instead, declare scale={scale}"
+        divided = "" if several else of_divided_rate(rate, k)
     return finding(
-        "warning",
+        "info" if divided else "warning",
         f"The {name} is not divided by K = {k}{most}",
         f"The balance{f' of step {window.facts.step:,}' if most else ''} is "
         f"{significant(objective.ledger.balance)} instead of "
         f"{significant(intended(window))}: the gradient{' of this loss' if several else ''} is "
         f"{times}. "
-        f"{known_from(window)}{effect}.",
+        f"{known_from(window)}{effect}.{divided}",
         division_of_one(window.facts, objective, FIX_OF_ONE)
         if beside
         else factor_fix(_fixes(window), window.facts, objective),
