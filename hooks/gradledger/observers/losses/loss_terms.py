@@ -21,6 +21,7 @@ from gradledger.capture.open_records import OpenMicroBatch
 from gradledger.capture.open_terms import OpenTerm
 from gradledger.observers.base import Observer
 from gradledger.observers.below_losses.inputs import FIRST_MICRO_BATCHES, input_of
+from gradledger.observers.below_losses.scaling_hooks import ScalingHooks
 from gradledger.observers.losses import parts_without_gradient, saved_hooks
 from gradledger.observers.losses.autograd_graph import (
     MAX_NODES,
@@ -107,6 +108,7 @@ class LossTerms(Observer):
         self._tasks, self._modules = Tasks(), ModulesBelow()
         self._adapters = Adapters(self.patch)
         self._graphs = CompiledGraphs()
+        self._hooks = ScalingHooks()
         self._evidence: dict[str, Evidence] = {}  # of functions that hide their graph, by node
 
     def install(self) -> None:
@@ -321,6 +323,7 @@ class LossTerms(Observer):
             micro_batch.undo += watch_upstream(
                 loss, term, micro_batch.has_grad_tensors, self._guard_hook
             )
+        micro_batch.undo += self._hooks.watch(losses, terms, micro_batch.number, self._guard_hook)
         micro_batch.terms += terms
         return terms
 
