@@ -63,6 +63,7 @@ from gradledger_monitor.rules.balance.further import (
     is_added_by_every_rank,
     is_divided_twice,
     is_in_one_micro_batch,
+    is_ramped,
     is_right,
     is_undivided,
     is_undivided_mean,
@@ -480,7 +481,7 @@ def _of_further(
     beside_padding = constant_beside_padding(facts, objective, past)
     if beside_padding:
         return Diagnosis("term_padding", objective=objective, constant=beside_padding)
-    if is_undivided(facts, objective):
+    if is_undivided(facts, objective) and not is_ramped(facts, objective, past):
         return Diagnosis("term_missing", objective=objective, ratio=k)
     other = window_of_the_same_weight(facts, objective, past)
     if other is not None:

@@ -380,6 +380,20 @@ def is_sum_in_each_element(term: WeightedTerm) -> bool:
     return 0 < (term.loss_term.elements or 0) < term.tokens and Near(element, WEIGHT)(term.weight)
 
 
+def divisor_explains(facts: StepFacts, objective: Objective, balance: float) -> bool:
+    """B is the inverse of a written divisor that is no whole number, times the constant.
+
+    As the scale in ``softplus(scale * x).mean() / scale``: it counts nothing, so it is a weight.
+    """
+    weights = set()
+    for term in objective.terms:
+        divisors = [number(divisor) or 0.0 for divisor in term.loss_term.divisors]
+        weights.add(tuple(divisor for divisor in divisors if divisor % 1))
+    own = weights.pop() if len(weights) == 1 else ()
+    weight = abs(objective.coefficient or 1.0) / math.prod(own)
+    return bool(own) and Near(balance, facts.tolerance)(weight)
+
+
 def weighs_its_constant(facts: StepFacts, objective: Objective) -> bool:
     """Whether each micro-batch weighs the constant in front of it: its own count alone divides it.
 

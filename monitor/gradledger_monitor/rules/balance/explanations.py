@@ -29,6 +29,7 @@ from gradledger_monitor.rules.balance.divisors import (
     by_mean_over_all,
     by_number_beside_k,
     by_sum_of_means,
+    divisor_explains,
     is_divided_by_k_itself,
     weighs_its_constant,
 )
@@ -275,15 +276,13 @@ def _is_off_by(
 def _by_coefficient(
     facts: StepFacts, objective: Objective, balance: float, past: Sequence[Closed]
 ) -> Diagnosis | None:
-    """A constant in front of the loss, or the half of every squared error.
-
-    That of the only loss may be K or 1/K: see ``by_k_and_constant``.
-    """
+    """A constant of the loss, which may be K or 1/K, or the half of every squared error."""
     if (undecided := by_k_and_constant(facts, objective)) is not None:
         return undecided
     half = is_half_squared_error(facts, objective, balance)
     in_all = half and _Explains(facts, past, shorter=True)(lambda _: 0.5)
-    if coefficient_explains(facts, objective, balance) or in_all:
+    written = coefficient_explains(facts, objective, balance)
+    if written or in_all or divisor_explains(facts, objective, balance):
         return Diagnosis("coefficient", objective=objective)
     return None
 

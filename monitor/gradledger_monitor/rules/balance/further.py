@@ -98,6 +98,26 @@ def is_undivided(facts: StepFacts, objective: Objective) -> bool:
     return all(_lacks(facts, objective, coefficient, k) for k in set(counts))
 
 
+def is_ramped(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> bool:
+    """Whether the constant of a further objective was another one in most windows of this K.
+
+    As a weight that a schedule raises: on the way, some of its values are round by chance, and each
+    may contain a division by K. Where it stays, the author wrote it.
+    """
+    whole = weight_of_micro_batch(facts, objective)
+    if whole is None:
+        return False
+    near, k = Near(whole, 2 * max(facts.tolerance, WEIGHT)), facts.micro_batches
+    weights = [
+        weight
+        for closed in past
+        if closed.micro_batches == k
+        for name, weight in closed.further
+        if name == objective.name
+    ]
+    return 2 * sum(map(near, weights)) < len(weights)
+
+
 def counts_of_ranks(facts: StepFacts, objective: Objective) -> list[int]:
     """K of an objective, on each rank that has a term of it."""
     if facts.separate_tasks:
