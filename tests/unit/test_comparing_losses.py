@@ -11,7 +11,7 @@ from torch import nn
 
 from gradledger.observers.below_losses.sample_counts import averaged_rows
 from gradledger.observers.losses.autograd_graph import find_losses
-from gradledger.observers.losses.loss_patterns import compares_examples, only_part
+from gradledger.observers.losses.compared_features import compares_examples, only_part
 
 
 def _embeddings() -> Any:

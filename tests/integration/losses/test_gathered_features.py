@@ -10,7 +10,10 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, mse_loss, normalize
 
 from gradledger.observers.losses.autograd_graph import find_losses
-from gradledger.observers.losses.loss_patterns import gathers_by_function, holds_gathered_features
+from gradledger.observers.losses.compared_features import (
+    gathers_by_function,
+    holds_gathered_features,
+)
 from gradledger.observers.losses.loss_terms import GATHERED
 from gradledger.records import StepRecord
 from helpers.facts import facts, judged, record, term

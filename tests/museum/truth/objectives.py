@@ -319,6 +319,15 @@ def ctc(call: Call, batch: Any) -> Sum:
     return (losses / batch[2]).sum(), float(len(losses))
 
 
+def correlations(call: Call, batch: Any) -> Sum:
+    """The deviation of the correlations of two views from the identity, of each micro-batch."""
+    views = [call(view) for view in batch]
+    first, second = ((v - v.mean(0)) / v.std(0) for v in views)
+    squares_of_all = (first.T @ second / len(first) - torch.eye(6, dtype=torch.double)).square()
+    on_diagonal = squares_of_all.diagonal().sum()
+    return on_diagonal + 0.005 * (squares_of_all.sum() - on_diagonal), 1.0
+
+
 def ctc_utterances(call: Call, batch: Any) -> Sum:
     """The CTC loss of every utterance."""
     losses = _ctc(call, batch)

@@ -26,6 +26,7 @@ from typing import Any
 from torch.autograd.function import BackwardCFunction
 from torch.nn import Parameter
 
+from gradledger.observers.losses.compared_features import adds_up_samples
 from gradledger.observers.losses.found_losses import (
     UNKNOWN,
     Edge,
@@ -228,7 +229,7 @@ class Descent:
             elif _is_smoothing(softmax, elements, position.trail):
                 kind = SMOOTHING
         path = self._path if position.uniform else position.path
-        if _is_statistic(position.trail):
+        if _is_statistic(position.trail) or adds_up_samples(position.edge.node):
             function = self._path.function or self._reduction
             path = self._path._replace(nonlinear=True, function=function)
         loss = LossNode(position.edge.node, kind, path, elements=elements)

@@ -16,6 +16,7 @@ from gradledger.capture.async_copy import Deferred
 from gradledger.capture.open_terms import HALF, OpenTerm
 from gradledger.observers.below_losses.masks import ELEMENTWISE_LOSSES, left_by_padding, mask_below
 from gradledger.observers.below_losses.sample_counts import averaged_rows, sample_count
+from gradledger.observers.losses.compared_features import compares_examples
 from gradledger.observers.losses.found_losses import (
     Elements,
     LossNode,
@@ -23,7 +24,7 @@ from gradledger.observers.losses.found_losses import (
     shape_of,
     signed,
 )
-from gradledger.observers.losses.loss_patterns import compares_examples, soft_target_side
+from gradledger.observers.losses.loss_patterns import soft_target_side
 from gradledger.observers.losses.node_names import (
     PICKS,
     REDUCTIONS,

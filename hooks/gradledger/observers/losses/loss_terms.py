@@ -31,14 +31,16 @@ from gradledger.observers.losses.autograd_graph import (
     find_opaque,
     is_only_scaled,
 )
+from gradledger.observers.losses.compared_features import (
+    gathers_by_function,
+    holds_gathered_features,
+    only_part,
+)
 from gradledger.observers.losses.found_losses import Edge, LossNode, sequence_number
 from gradledger.observers.losses.input_gradients import InputGradients
 from gradledger.observers.losses.loss_nodes import DeclaredLoss, open_term
 from gradledger.observers.losses.loss_patterns import (
-    gathers_by_function,
     head_of,
-    holds_gathered_features,
-    only_part,
 )
 from gradledger.observers.losses.node_names import REDUCTIONS
 from gradledger.observers.losses.reached_optimizers import ReachedOptimizers
