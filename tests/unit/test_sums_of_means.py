@@ -86,7 +86,7 @@ def of_classes(number: int, weight: float, *divisors: float, classes: int = 4) -
 def test_one_number_may_be_that_of_the_classes_or_k() -> None:
     evaluation = judged([facts(of_classes(n, 1 / 4, 4.0)) for n in range(1, 5)])
     assert (evaluation.findings, evaluation.verdict) == ([], "incomplete")
-    assert "as many losses on one head" in evaluation.coverage["reduction.missing_division"]
+    assert "divides as many losses" in evaluation.coverage["reduction.missing_division"]
     declared = [facts(of_classes(n, 1 / 4, 4.0), declared_scale=1.0) for n in range(1, 5)]
     assert judged(declared).verdict == "balanced"
 

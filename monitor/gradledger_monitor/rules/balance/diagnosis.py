@@ -45,7 +45,11 @@ from gradledger_monitor.rules.balance.divisors import (
     is_mean_of_sums_alone,
     is_one_whole_mean,
 )
-from gradledger_monitor.rules.balance.episodes import may_be_of_episodes, weighs_elements
+from gradledger_monitor.rules.balance.episodes import (
+    may_be_of_episodes,
+    may_pass_on_gradients,
+    weighs_elements,
+)
 from gradledger_monitor.rules.balance.evidence import (
     Near,
     constant_over_positions,
@@ -53,7 +57,6 @@ from gradledger_monitor.rules.balance.evidence import (
     has_known_unit,
     holds_the_whole_window,
     is_multiplied_by_samples,
-    may_pass_on_gradients,
     starts_from_earlier_losses,
 )
 from gradledger_monitor.rules.balance.explanations import explain, multiplied_by
@@ -245,7 +248,7 @@ def diagnose(facts: StepFacts, past: Sequence[Closed]) -> list[Diagnosis]:
     of_any_weight = first.pattern == "constant" and not first.evidence
     if of_any_weight and not has_known_unit(main) and right:
         first = Diagnosis("coefficient", objective=main)
-    return [first, *[_beside(facts, o, past, diagnosis) for o, diagnosis in others]]
+    return [first, *(_beside(facts, o, past, diagnosis) for o, diagnosis in others)]
 
 
 def _is_left_to_inputs(facts: StepFacts, main: Objective) -> bool:
@@ -351,7 +354,7 @@ def _of_main(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> 
     if diagnosis.pattern in OF_STEPS and may_be_of_episodes(facts, objective, past):
         return Diagnosis("unmeasured", EPISODES, objective)
     harmless = diagnosis.pattern in FAIR or diagnosis.pattern == "coefficient"
-    if not harmless and may_pass_on_gradients(objective):
+    if not harmless and may_pass_on_gradients(facts, objective):
         return Diagnosis("unmeasured", PASSED_ON, objective)
     intended = facts.run.declared_scale or 1.0
     explained = diagnosis.pattern in FAIR or diagnosis.evidence == CONSTANT_SHARE
@@ -457,16 +460,15 @@ def _of_further(
     if is_fair(facts, objective) and not lacks:
         # a constant of 1/K may be the division, or a weight: beside a loss that is not divided, and
         # beside one that is divided in another way
-        in_doubt = undivided and objective.coefficient is not None
-        in_doubt = in_doubt or may_weigh_one_over_k(facts, objective)
+        constant = undivided and objective.coefficient is not None
+        in_doubt = constant or may_weigh_one_over_k(facts, objective)
         return Diagnosis("coefficient" if in_doubt else "fair", objective=objective)
     if (inside := divided_inside(facts, objective, past)) is not None:
         return inside
     if lacks:
         return Diagnosis("term_missing", objective=objective, ratio=main.ratio)
     # whatever the main one is divided by: a penalty counts no tokens
-    is_steady = main.pattern in NORMALISED or main.pattern == "constant"
-    if is_steady and is_added_by_every_rank(facts, objective):
+    if main.pattern in (*NORMALISED, "constant") and is_added_by_every_rank(facts, objective):
         return Diagnosis("term_world", objective=objective, ratio=facts.run.world_size)
     of_samples = main.objective is not None and divides_by_samples(facts, main.objective)
     k = facts.micro_batches_of(objective)

@@ -16,7 +16,8 @@ from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.model.readings import WeightedTerm
 from gradledger_monitor.model.step_facts import StepFacts
-from gradledger_monitor.model.tolerances import INSIDE
+from gradledger_monitor.model.tolerances import INSIDE, WEIGHT
+from gradledger_monitor.rules.balance.evidence import is_undivided_alone
 from gradledger_monitor.rules.balance.patterns import Closed
 
 SINGLE_ELEMENTS = 3  # terms of one element each: a loop over the steps of an episode, not heads
@@ -52,6 +53,48 @@ def _are_fixed(micro_batches: list[list[float]]) -> bool:
         for each in others
     )
     return bool(others) and len(first) <= FEW_ELEMENTS and equal
+
+
+def may_pass_on_gradients(facts: StepFacts, objective: Objective) -> bool:
+    """Whether the loss may be a product with cached gradients, as GradCache computes it.
+
+    Such products of chunks add up to one gradient, and nothing needs to divide them. A loss that is
+    linear in its last step, with other weights, looks the same. If something divides it, or a
+    constant is in front of it, its weights have both signs, as most gradients do: a squared error
+    that is weighted by its noise level is no such product.
+    """
+    if _adds_up_both_signs(facts, objective):
+        return True
+    terms = [term.loss_term for term in objective.terms]
+    sums = all(t.kind.startswith("SumBackward") and t.of is None for t in terms)
+    of_both_signs = any(t.weight_size is not None for t in terms)
+    weighted_sum = objective.weighted_inside and sums
+    product = all(t.kind.startswith("DotBackward") for t in terms)
+    # by a constant, as by the number of chunks, and not by a count of the elements alone
+    k = facts.micro_batches_of(objective)
+    divided = of_both_signs and all(
+        all(t.divisors)
+        and not {t.elements, t.tokens, t.size, t.rows} & set(map(number, t.divisors)) - {k}
+        for t in terms
+    )
+    alone = is_undivided_alone(objective, with_coefficient=product or of_both_signs)
+    return (product and alone) or (weighted_sum and (alone or divided))
+
+
+def _adds_up_both_signs(facts: StepFacts, objective: Objective) -> bool:
+    """Whether losses of single tokens are added up with weights of both signs, and not divided.
+
+    A gradient of a preference or policy loss raises some log-probabilities, and lowers others. A
+    class weight or a mask has one sign.
+    """
+    terms = [t for o in facts.objectives if o.kind == objective.kind for t in o.terms]
+    singles = all(t.loss_term.reduction == "none" for t in terms)
+    both = len({t.positive for t in terms}) > 1
+    both = both or any(t.loss_term.weight_size is not None for t in terms)
+    each = (number(t.loss_term.element_weight) for t in terms)
+    shares = [w * t.factor / t.own_factor for w, t in zip(each, terms, strict=True) if w]
+    sums = all(math.isclose(abs(share), 1.0, rel_tol=WEIGHT) for share in shares)  # no means
+    return singles and both and sums and is_undivided_alone(objective)
 
 
 def may_be_of_episodes(facts: StepFacts, objective: Objective, past: Sequence[Closed] = ()) -> bool:

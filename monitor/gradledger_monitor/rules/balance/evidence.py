@@ -199,29 +199,6 @@ def _is_reduced_by_mean(term: WeightedTerm) -> bool:
     return term.weight < min(1.0, term.own_factor) * (1 - WEIGHT)
 
 
-def may_pass_on_gradients(objective: Objective) -> bool:
-    """Whether the loss may be a dot product with cached gradients, as GradCache computes it.
-
-    Such products of chunks add up to one gradient, and nothing needs to divide them. A loss that is
-    linear in its last step, with other weights, looks the same. If something divides it, or a
-    constant is in front of it, its weights have both signs, as most gradients do: a squared error
-    that is weighted by its noise level is no such product.
-    """
-    terms = [term.loss_term for term in objective.terms]
-    sums = all(t.kind.startswith("SumBackward") and t.of is None for t in terms)
-    of_both_signs = any(t.weight_size is not None for t in terms)
-    weighted_sum = objective.weighted_inside and sums
-    product = all(t.kind.startswith("DotBackward") for t in terms)
-    # by a constant, as by the number of chunks, and not by a count of the elements
-    divided = of_both_signs and all(
-        all(t.divisors)
-        and not {t.elements, t.tokens, t.size, t.rows} & set(map(number, t.divisors))
-        for t in terms
-    )
-    alone = is_undivided_alone(objective, with_coefficient=product or of_both_signs)
-    return (product and alone) or (weighted_sum and (alone or divided))
-
-
 def holds_the_whole_window(facts: StepFacts) -> bool:
     """Whether each micro-batch of a rank may have one and the same loss of the window.
 

@@ -13,11 +13,13 @@ from gradledger_monitor.model.objectives import Objective, losses_together
 from gradledger_monitor.model.readings import WeightedTerm
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.token_ledger import total
+from gradledger_monitor.model.tolerances import WEIGHT
 from gradledger_monitor.rules.balance.evidence import (
     Near,
     coefficient_explains,
     is_bare_reduction,
     is_divided_by,
+    reductions,
 )
 from gradledger_monitor.rules.balance.patterns import FAIR, Closed, Diagnosis, is_fair
 from gradledger_monitor.rules.framework_fixes import framework
@@ -28,9 +30,8 @@ FURTHER_TOKENS = (
     'token further, declare contract="sample"'
 )
 AS_MANY_LOSSES = (
-    "the number of micro-batches divides as many losses on one head, each a function of a whole "
-    "micro-batch: if it is the number of the losses, such as of classes, K does not divide their "
-    "mean; if it is K, declare scale=1"
+    "the number of micro-batches divides as many losses: if it is the number of the losses, such "
+    "as of classes or heads, K does not divide their mean; if it is K, declare scale=1"
 )
 PARTS_OR_TASKS = "several losses add up to one mean: parts of one loss or separate tasks, unknown"
 CONSTANT_TARGETS = (
@@ -108,18 +109,28 @@ def may_divide_by_their_number(
 ) -> bool:
     """Whether a loss with a balance of 1 may be one of K losses that their number divides, not K.
 
-    The mean over K classes of a Lovasz loss is so. A fair window of another K shows that K divides,
-    and so does a framework that divides by K itself.
+    The mean over K classes of a Lovasz loss is so, and that of K heads. A fair window of another K
+    shows that K divides, and so does a framework that divides by K itself.
     """
     k = facts.micro_batches_of(objective)
     group = [each for each in facts.objectives if each.kind == objective.kind]
     modules = {term.loss_term.module for each in group for term in each.terms}
-    whole = all(o.reading.unit == "micro_batches" and is_divided_by(o, k) for o in group)
-    if len(group) != k or k == 1 or not whole or len(modules) != 1:
+    divided = all(o.coefficient is None and (is_divided_by(o, k) or _averages(o, k)) for o in group)
+    whole = all(o.reading.unit == "micro_batches" for o in group)
+    alike = len(modules) == k or (whole and len(modules) == 1)
+    if len(group) != k or k == 1 or objective not in group or not (divided and alike):
         return False
     shown = any(c.pattern in FAIR and c.micro_batches != k for c in past)
     divides = framework(facts.run) != "plain"
     return not (shown or divides or facts.run.declared_scale)
+
+
+def _averages(objective: Objective, losses: int) -> bool:
+    """Whether no number divides the means of a loss, but a mean over as many losses does."""
+    if not objective.is_undivided or reductions(objective) != {"mean"}:
+        return False
+    shares = [term.tokens * term.weight / term.own_factor for term in objective.terms]
+    return all(Near(share, WEIGHT)(1 / losses) for share in shares)
 
 
 def are_divided_alone(losses: list[Objective], facts: StepFacts) -> bool:

@@ -10,7 +10,7 @@ from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.tolerances import WEIGHT_HALF
-from gradledger_monitor.rules.balance.evidence import may_pass_on_gradients
+from gradledger_monitor.rules.balance.episodes import may_pass_on_gradients
 from gradledger_monitor.rules.definition import SMALL_STEPS, UNSTABLE
 from gradledger_monitor.rules.gradient_scale_effects import constant_factor_effect
 from gradledger_monitor.rules.number_text import significant
@@ -108,7 +108,9 @@ class UnscaledBackward(Rule):
         if reason := next(filter(None, unknown), None):
             return not_measured(reason)
         left = facts.shared_factors[facts.lowest_rank] * scale  # 1: it was divided by the scale
-        passes_on = any(o.weighted_inside or may_pass_on_gradients(o) for o in facts.objectives)
+        passes_on = any(
+            o.weighted_inside or may_pass_on_gradients(facts, o) for o in facts.objectives
+        )
         if abs(left - 1) > WEIGHT_HALF or passes_on:
             return OK  # the loop may multiply by the scale below the loss, or use its gradients
         beside = _added_to_a_scaled_loss(facts, scale)
