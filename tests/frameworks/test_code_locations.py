@@ -14,11 +14,12 @@ ACCELERATE = """
 import torch
 from accelerate import Accelerator
 from torch import nn
+from transformers import get_constant_schedule
 
 accelerator = Accelerator(gradient_accumulation_steps=2, cpu=True)
 model = nn.Linear(4, 3)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-schedule = torch.optim.lr_scheduler.ConstantLR(optimizer)
+schedule = get_constant_schedule(optimizer)
 model, optimizer, schedule = accelerator.prepare(model, optimizer, schedule)
 for _ in range(4):
     with accelerator.accumulate(model):

@@ -249,9 +249,9 @@ def test_what_is_seen_once_is_sent_once_and_later_windows_number_their_backwards
     looks: list[int] = []
     nearest = call_sites.nearest_call_site
 
-    def counted(frame: Any) -> Any:
+    def counted(frame: Any, **options: Any) -> Any:
         looks.append(1)
-        return nearest(frame)
+        return nearest(frame, **options)
 
     monkeypatch.setattr(call_sites, "nearest_call_site", counted)
     loop = """
@@ -423,7 +423,7 @@ def test_the_text_can_be_switched_off() -> None:
 def test_a_failure_leaves_the_record_without_locations(
     run: Run, monkeypatch: pytest.MonkeyPatch, swallowed: list[Any]
 ) -> None:
-    def fail(*_: object) -> None:
+    def fail(*_: object, **options: object) -> None:
         raise ValueError("no frame")
 
     monkeypatch.setattr(call_sites, "nearest_call_site", fail)

@@ -149,7 +149,8 @@ class CalledFrom:
         """Locate the running call, in the first windows, or if it is the first of its kind."""
         if self._is_wanted(role, windows):
             with self._guard:
-                self._add(role, nearest_call_site(sys._getframe(1)))
+                of_loop = role != "new_schedule"  # libraries without a loop make these, too
+                self._add(role, nearest_call_site(sys._getframe(1), of_loop=of_loop))
 
     def locate_backward(self, role: CodeRole, windows: int, from_hook: bool) -> int | None:
         """Locate the running backward, and number its call: the same lines have the same number.
@@ -213,16 +214,18 @@ class CalledFrom:
         self.stop()
 
 
-def nearest_call_site(frame: FrameType | None) -> CallSite | None:
+def nearest_call_site(frame: FrameType | None, *, of_loop: bool = True) -> CallSite | None:
     """The innermost call of the script; None if there is none, or its source has no file.
 
-    With the calls around it: a helper of the script calls backward for others.
+    With the calls around it: a helper of the script calls backward for others. ``of_loop``: the
+    packages that make the call take part in the loop.
     """
+    package_of = _package_of if of_loop else _classified_frame
     sites: list[CallSite] = []
     owners: list[object] = []
     via = ""
     for _ in range(MOST_FRAMES):
-        package = None if frame is None else _package_of(frame)
+        package = None if frame is None else package_of(frame)
         if frame is None or package is None or (sites and package != _SCRIPT):
             break
         if package == _SCRIPT and not _is_without_lines(frame.f_code):
@@ -295,7 +298,7 @@ def _of_backward(frame: FrameType | None) -> FrameType | None:
 
 
 def in_use() -> dict[str, str]:
-    """Fabric or Accelerate, if it is in the calls that were looked at, and no trainer is in one.
+    """Fabric or Accelerate, if it is in the calls of the loop, and no trainer is in one.
 
     Trainers call parts of these: importing a trainer imports them, and the models of transformers
     import Accelerate.
@@ -317,8 +320,12 @@ def _package_of(frame: FrameType) -> str | None:
     try:
         return _packages[name]
     except KeyError:
-        package = _packages[name] = _classified(name, frame.f_globals.get("__name__"))
+        package = _packages[name] = _classified_frame(frame)
         return package
+
+
+def _classified_frame(frame: FrameType) -> str | None:
+    return _classified(frame.f_code.co_filename, frame.f_globals.get("__name__"))
 
 
 def _classified(filename: str, module: object) -> str | None:
