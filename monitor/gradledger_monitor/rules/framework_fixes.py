@@ -26,6 +26,8 @@ for x, y in loader:                            # model, optimizer, loader: from 
         optimizer.zero_grad()"""
 
 _MANUAL = """\
+# In automatic optimization, pass accumulate_grad_batches=K to the Trainer, and do not override
+# optimizer_step() to step on some batches only.
 # in manual optimization, for each micro-batch:
 self.manual_backward(loss / K)
 if (batch_idx + 1) % K == 0:
