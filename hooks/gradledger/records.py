@@ -168,8 +168,10 @@ class Event:
     norm: float | None = None  # clipping by norm: the total norm before it
     factor: float | None = None
     rest: float | None = None
-    # a step of ReduceLROnPlateau that waits for fewer than 50 calls: what it was given
+    # a step of ReduceLROnPlateau that waits for fewer than 50 calls: what it was given, and which
+    # values it takes for better ones
     metric: float | None = None
+    mode: Literal["min", "max"] | None = None
 
 
 @dataclass(eq=False, repr=False)

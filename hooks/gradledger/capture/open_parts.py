@@ -10,7 +10,7 @@ import sys
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from gradledger.capture import gradient_probe
 from gradledger.capture.async_copy import Deferred
@@ -69,13 +69,14 @@ class OpenEvent:
     sample: Deferred | None = None
     covers_all: bool = False  # a clip of every parameter of the optimizer
     metric: float | None = None  # that a scheduler was given
+    mode: Literal["min", "max"] | None = None  # of that scheduler
 
     def resolve(
         self, after_backward: Deferred | None, at_step: Deferred | None, tolerance: float
     ) -> Event:
         """The wire record; its factor is relative to the sample after the last backward."""
         event = Event(self.op, self.after, self.own, self.scaler, self.limit, value_of(self.norm))
-        event.metric = self.metric
+        event.metric, event.mode = self.metric, self.mode
         if self.sample is not None and after_backward is not None:
             factor = gradient_probe.common_factor(
                 after_backward.values(), self.sample.values(), tolerance

@@ -8,7 +8,7 @@ import re
 import threading
 import weakref
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from torch.optim import lr_scheduler
 from torch.optim.lr_scheduler import LRScheduler
@@ -134,6 +134,7 @@ class LearningRates(Observer):
                 event = OpenEvent("schedule", 0)
                 if isinstance(scheduler, lr_scheduler.ReduceLROnPlateau):
                     event.metric = _metric(scheduler, metric)
+                    event.mode = _mode(scheduler)
                 window.add_event(event)
                 self._follow(scheduler, window)
 
@@ -217,6 +218,12 @@ def _metric(scheduler: Any, metric: Any) -> float | None:
     """What the scheduler was given, unless it is made for more calls than a mean is needed for."""
     patience = getattr(scheduler, "patience", None)
     return number_at_once(metric) if type(patience) is int and patience < PATIENT else None
+
+
+def _mode(scheduler: Any) -> Literal["min", "max"] | None:
+    """Which values the scheduler takes for better ones: smaller or larger."""
+    mode = getattr(scheduler, "mode", None)
+    return mode if mode in ("min", "max") else None
 
 
 def _rate(window: OptimizerWindow) -> float | None:

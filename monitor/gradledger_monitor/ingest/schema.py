@@ -169,6 +169,7 @@ class Event(Struct, gc=False, kw_only=True, omit_defaults=True):
     factor: Number | None = None
     rest: Number | None = None
     metric: Number | None = None
+    mode: Literal["min", "max"] | None = None
 
 
 class Scaler(Struct, gc=False, kw_only=True, omit_defaults=True):

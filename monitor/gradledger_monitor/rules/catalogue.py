@@ -72,6 +72,7 @@ from gradledger_monitor.rules.scaler.update_per_microbatch import UpdatePerMicro
 from gradledger_monitor.rules.schedule.of_another_optimizer import OfAnotherOptimizer
 from gradledger_monitor.rules.schedule.only_warmup import OnlyWarmup
 from gradledger_monitor.rules.schedule.planned_in_other_steps import PlannedInOtherSteps
+from gradledger_monitor.rules.schedule.plateau_mode import PlateauMode
 from gradledger_monitor.rules.schedule.plateau_of_one_batch import PlateauOfOneBatch
 from gradledger_monitor.rules.schedule.resumed_in_part import ResumedInPart
 from gradledger_monitor.rules.schedule.zero_lr import ZeroLr
@@ -135,6 +136,7 @@ RULES: tuple[type[Rule], ...] = (
     OptimizerRecreated,
     SchedulerStepEveryMicrobatch,
     PlannedInOtherSteps,
+    PlateauMode,
     PlateauOfOneBatch,
     ResumedInPart,
     OnlyWarmup,

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
-from gradledger_monitor.ingest.schema import Event, MicroBatch
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.rules.definition import DEFAULTS, Parameter
 from gradledger_monitor.rules.number_text import counted, significant
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_applicable
+from gradledger_monitor.rules.schedule.plateau_calls import in_order, losses_of
 from gradledger_monitor.rules.state import declare
 
 EQUAL = 1e-5  # of the loss: what float32 and the division by K round
@@ -101,12 +101,12 @@ class PlateauOfOneBatch(Rule):
         """The losses that the scheduler was given since the last step."""
         facts, record = window.facts, window.facts.record
         calls = [e for e in facts.own_calls("schedule") if e.metric is not None]
-        for event, batch in _in_order(calls, record.micro_batches):
+        for event, batch in in_order(calls, record.micro_batches):
             if event is not None:
                 self._note(number(event.metric))
                 self._between = 0
             elif batch is not None:
-                self._losses = list(_losses(batch, facts.micro_batches))
+                self._losses = list(losses_of(batch, facts.micro_batches))
                 self._data = number(batch.fingerprint)
                 self._between += 1
         rate = number(record.lr) or 0.0
@@ -154,26 +154,3 @@ class PlateauOfOneBatch(Rule):
             self._count = self._rises = 0
         self._count += 1
         self._rises += self._count > 1 and before is not None and metric > before
-
-
-def _in_order(
-    calls: list[Event], micro_batches: list[MicroBatch]
-) -> Iterator[tuple[Event | None, MicroBatch | None]]:
-    """The calls and the micro-batches of a window, in their order."""
-    waiting = list(calls)
-    for before, batch in enumerate(micro_batches):
-        while waiting and waiting[0].after <= before:
-            yield waiting.pop(0), None
-        yield None, batch
-    for event in waiting:
-        yield event, None
-
-
-def _losses(batch: MicroBatch, k: int) -> Iterator[float]:
-    """The root of the backward without its scale, and what it was before a division by K."""
-    loss, scale = number(batch.loss), number(batch.scale)
-    if loss is None or not math.isfinite(loss) or (scale is not None and not scale > 0):
-        return
-    loss /= scale or 1.0
-    yield loss
-    yield loss * k
