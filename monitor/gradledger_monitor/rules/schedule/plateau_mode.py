@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from itertools import pairwise
+from typing import NamedTuple
 
-from gradledger_monitor.model.findings import Outcome
+from gradledger_monitor.model.findings import Outcome, Severity
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.rules.definition import DEFAULTS, Parameter
 from gradledger_monitor.rules.number_text import counted, significant
@@ -19,6 +20,7 @@ MOST = 32  # calls that are compared
 FALLS = 0.9  # of the first loss: the last one, of a training that learns
 CLOSE = 2.0  # a metric within this factor of the training loss at each call follows it
 HALVES = 1.5  # both fall by this factor, or more
+MOST_WRONG = 0.5  # an error rate that rises above it while the training loss falls is rare
 SHARE_MOVES = 0.1  # a share of counts, from the first to the last call
 PERCENT = 100
 STEADY = 0.7  # of the calls move as the first to the last
@@ -38,6 +40,13 @@ scheduler = ReduceLROnPlateau(optimizer, mode="max")
 scheduler.step(accuracy)"""
 
 
+class _Course(NamedTuple):
+    """What the calls show together."""
+
+    metric: str
+    severity: Severity = "warning"
+
+
 class PlateauMode(Rule):
     """ReduceLROnPlateau takes a better metric for a worse one.
 
@@ -52,7 +61,9 @@ class PlateauMode(Rule):
       Both fell by a factor of 1.5 or more, as a validation loss does;
     - the training loss fell, and the metric is a share of counts, such as an accuracy: all its
       values are multiples of one fraction. It moved by 0.1 or more against the mode, at 70% of the
-      calls in this direction: an accuracy that rises with ``mode="min"``, the default.
+      calls in this direction: an accuracy that rises above 0.5 with ``mode="min"``, the default.
+      Below 0.5, or if it falls with ``mode="max"``, this is information: an accuracy falls, too,
+      where a model forgets.
 
     **Why it matters**
 
@@ -83,7 +94,8 @@ class PlateauMode(Rule):
         _metrics=list[float],
         _losses=list[float],
         _equal=bool,
-        _shown=bool,
+        _text=str,
+        _severity=Severity,
         _sum=float,
         _count=int,
         _last=list[float],
@@ -96,7 +108,8 @@ class PlateauMode(Rule):
         self._metrics: list[float] = []  # of the first calls
         self._losses: list[float] = []  # the mean training loss before each of them
         self._equal = True  # the metric was the loss at each of them
-        self._shown = False  # these calls show it: no further ones are added
+        self._text = ""  # what these calls show about the metric
+        self._severity: Severity = "info"  # a warning: no further calls are added
         self._sum = 0.0  # of the losses since the last call
         self._count = 0  # of the micro-batches since then
         self._last: list[float] = []  # the losses that a loop may have, of the last one
@@ -109,7 +122,8 @@ class PlateauMode(Rule):
         for event, batch in in_order(calls, record.micro_batches):
             if event is not None:
                 self._note(event.mode or "", number(event.metric), facts.micro_batches)
-                self._shown = self._shown or self._course() is not None
+                course = self._course() or _Course("", "info")
+                self._text, self._severity = course.metric, course.severity
             elif batch is not None:
                 self._last = list(losses_of(batch, facts.micro_batches))
                 self._sum += self._last[0] if self._last else math.nan
@@ -118,10 +132,9 @@ class PlateauMode(Rule):
         self._highest = max(self._highest, rate) if self._metrics else rate
         if not self._mode:
             return not_applicable(NONE)
-        course = self._course() if self._shown else None
-        return OK if course is None else self._finding(course, rate)
+        return self._finding(rate) if self._text else OK
 
-    def _finding(self, course: str, rate: float) -> Outcome:
+    def _finding(self, rate: float) -> Outcome:
         first, last = self._metrics[0], self._metrics[-1]
         is_lower = rate < self._highest
         lowered = (
@@ -132,9 +145,9 @@ class PlateauMode(Rule):
         )
         verb = "fell" if last < first else "rose"
         return finding(
-            "warning",
+            self._severity,
             f"ReduceLROnPlateau waits for the metric to {'fall' if verb == 'rose' else 'rise'}",
-            f'The scheduler has mode="{self._mode}". {course} In the first '
+            f'The scheduler has mode="{self._mode}". {self._text} In the first '
             f"{counted(len(self._metrics), 'call')}, it {verb} from {significant(first)} to "
             f"{significant(last)}, and the scheduler takes the first value for the best one. "
             f"{lowered}",
@@ -152,9 +165,9 @@ class PlateauMode(Rule):
         total, count, last = self._sum, self._count, self._last
         self._sum, self._count = 0.0, 0
         if mode != self._mode:
-            self._mode, self._equal, self._shown = mode, True, False
+            self._mode, self._equal, self._severity = mode, True, "info"
             self._metrics, self._losses = [], []
-        if self._shown or not count or len(self._metrics) == MOST:
+        if self._severity == "warning" or not count or len(self._metrics) == MOST:
             return
         if metric is None or not math.isfinite(metric) or not math.isfinite(total):
             return
@@ -164,7 +177,7 @@ class PlateauMode(Rule):
         self._metrics.append(metric)
         self._losses.append(mean)
 
-    def _course(self) -> str | None:
+    def _course(self) -> _Course | None:
         """What shows that the metric got better, although the mode takes it for worse."""
         metrics, losses = self._metrics, self._losses
         if len(metrics) < self.calls:
@@ -177,12 +190,12 @@ class PlateauMode(Rule):
             half = len(metrics) // 2
             before, after = sum(metrics[:half]) / half, sum(metrics[-half:]) / half
             if metrics[0] > 0 and after < FALLS * before:
-                return "The metric is the loss that the training minimises."
+                return _Course("The metric is the loss that the training minimises.")
         if min(losses) <= 0 or losses[-1] > FALLS * losses[0]:
             return None
         return self._follows() or self._share(sign)
 
-    def _follows(self) -> str | None:
+    def _follows(self) -> _Course | None:
         """A metric that has the size of the training loss, and falls with it."""
         metrics, losses = self._metrics, self._losses
         if self._mode == "min" or min(metrics) <= 0:
@@ -192,12 +205,12 @@ class PlateauMode(Rule):
             return None
         if any(values[0] < HALVES * values[-1] for values in (metrics, losses)):
             return None
-        return (
+        return _Course(
             "The metric is within a factor of 2 of the training loss at each call, and falls with "
             "it, as a validation loss does."
         )
 
-    def _share(self, sign: float) -> str | None:
+    def _share(self, sign: float) -> _Course | None:
         """A share of counts that moved far and steadily."""
         metrics = self._metrics
         if min(metrics) < 0 or max(metrics) > PERCENT:
@@ -209,11 +222,13 @@ class PlateauMode(Rule):
         size = _counted_examples(shares)
         if size is None:
             return None
-        kind = "an accuracy" if self._mode == "min" else "an error rate"
-        return (
+        is_min = self._mode == "min"
+        kind = "an accuracy" if is_min else "an error rate"
+        return _Course(
             f"The metric is a multiple of 1/{size:,} at each call, as {kind} of counted examples "
             f"is, and the training loss fell from {significant(self._losses[0])} to "
-            f"{significant(self._losses[-1])}."
+            f"{significant(self._losses[-1])}. If it is {kind}, the mode is wrong.",
+            "warning" if is_min and shares[-1] > MOST_WRONG else "info",
         )
 
 
