@@ -17,7 +17,8 @@ FIX = """\
 optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
 held = {id(p) for group in optimizer.param_groups for p in group["params"]}
 print([name for name, p in model.named_parameters() if p.requires_grad and id(p) not in held])
-# what is unfrozen later: optimizer.add_param_group({"params": part.parameters()})
+# instead, with several optimizers, or for what is unfrozen later:
+# optimizer.add_param_group({"params": part.parameters()})
 # a part that should not be trained: part.requires_grad_(False)"""
 
 FIX_APART = """\
