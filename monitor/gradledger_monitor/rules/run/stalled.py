@@ -47,7 +47,7 @@ class Stalled(Rule):
 
     **When it is silent**
 
-    Fewer than 10 steps; evaluation or checkpoints within that time; a run that has ended; an
+    Fewer than 12 steps; evaluation or checkpoints within that time; a run that has ended; an
     attempt whose launcher started the next one, with whose first record a stall is withdrawn that
     was reported before; records that arrive more than ten minutes late, such as from a spool; five
     minutes while the hooks skip short steps.
@@ -59,7 +59,7 @@ class Stalled(Rule):
 
     points_at = ("step", "backward")
     span = Parameter(50, "latest gaps between steps, of which the median is taken")
-    needed = Parameter(10, "steps of history")
+    needed = Parameter(10, "gaps between steps before the one that is judged")
     times = Parameter(10.0, "times the median gap")
     seconds = Parameter(60.0, "shortest gap that is reported, in seconds")
 
@@ -86,7 +86,7 @@ class Stalled(Rule):
         self._before = now
         if gap is None or len(self._gaps) < self.needed:
             self._gaps.extend([] if gap is None else [gap])
-            return not_measured(f"needs {counted(self.needed, 'step')}")
+            return not_measured(f"needs {counted(self.needed, 'earlier gap')} between steps")
         if gap < self.seconds:  # the usual case needs no median
             self._gaps.append(gap)
             return OK
