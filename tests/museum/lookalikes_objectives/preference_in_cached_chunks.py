@@ -10,7 +10,7 @@ model = mlp(6, 16, 9)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 
 
-def log_probabilities(inputs, targets):
+def log_probabilities(inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     losses = F.cross_entropy(model(inputs).transpose(1, 2), targets, reduction="none")
     return -losses.sum(1)
 

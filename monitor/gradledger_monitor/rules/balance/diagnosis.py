@@ -478,11 +478,11 @@ def _of_further(
     if not normalised or is_in_one_micro_batch(main.objective, objective):
         return Diagnosis("coefficient", objective=objective)
     if counts_ignored(facts, objective):
-        constant = constant_over_positions(facts, objective) or 1.0
-        return Diagnosis("term_padding", objective=objective, constant=constant)
-    beside_padding = constant_beside_padding(facts, objective, past)
-    if beside_padding:
-        return Diagnosis("term_padding", objective=objective, constant=beside_padding)
+        padding = constant_over_positions(facts, objective) or 1.0
+    else:
+        padding = constant_beside_padding(facts, objective, past)
+    if padding:
+        return Diagnosis("term_padding", objective=objective, constant=padding)
     if is_undivided(facts, objective) and not is_ramped(facts, objective, past):
         return Diagnosis("term_missing", objective=objective, ratio=k)
     other = window_of_the_same_weight(facts, objective, past)
