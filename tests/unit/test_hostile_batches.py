@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import msgspec
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gradledger.delivery.encoding import encode
@@ -32,6 +32,7 @@ def test_any_bytes(body: bytes) -> None:
 
 
 @given(st.dictionaries(fields, json_values, max_size=6), types)
+@example({"missing": {"": 1}}, "step")
 def test_any_json_under_the_right_names(members: dict[str, object], kind: str) -> None:
     accounted(HEAD + msgspec.json.encode({**members, "type": kind}))
 

@@ -27,7 +27,7 @@ NumberedRecord = tuple[int, RankRecord]
 MAX_LISTED = 100  # refusals of a batch that are listed; the rest are only counted
 LINES_BETWEEN_CHECKS = 64
 
-_FIELD = re.compile(r" - at `(.+)`$")
+_FIELD = re.compile(r" - at `(?:key` in `)?(.+)`$")  # msgspec writes a key as: `key` in `$.missing`
 
 
 @dataclass(frozen=True)

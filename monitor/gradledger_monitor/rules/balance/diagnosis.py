@@ -477,10 +477,9 @@ def _of_further(
     normalised = main.pattern in NORMALISED or (main.pattern == "wandering" and of_samples)
     if not normalised or is_in_one_micro_batch(main.objective, objective):
         return Diagnosis("coefficient", objective=objective)
+    padding = constant_beside_padding(facts, objective, past)
     if counts_ignored(facts, objective):
         padding = constant_over_positions(facts, objective) or 1.0
-    else:
-        padding = constant_beside_padding(facts, objective, past)
     if padding:
         return Diagnosis("term_padding", objective=objective, constant=padding)
     if is_undivided(facts, objective) and not is_ramped(facts, objective, past):
