@@ -197,9 +197,14 @@ def test_a_sum_is_meant_perhaps_unless_it_is_a_cross_entropy_or_moves_with_the_t
 
 
 def test_a_sum_of_steps_of_one_size_is_meant_perhaps_if_each_has_one_micro_batch() -> None:
-    for tokens, severity in (((40, 40, 40), "info"), ((40, 40, 60), "warning")):
-        steps = [facts(record([term(n, 1.0, "sum")], at)) for at, n in enumerate(tokens, 1)]
-        (finding,) = judged(steps).findings
+    for tokens, optimizer, severity in (
+        ((40, 40, 40), "SGD", "info"),
+        ((40, 40, 40), "Adam", "warning"),
+        ((400, 400, 401), "SGD", "warning"),
+        ((40, 39, *[40] * 70), "SGD", "warning"),
+    ):
+        windows = [record([term(n, 1.0, "sum")], at) for at, n in enumerate(tokens, 1)]
+        (finding,) = judged([facts(each, optimizers=[optimizer]) for each in windows]).findings
         assert (finding.rule, finding.severity) == ("reduction.unnormalised_sum", severity)
         assert ("chosen for the sum" in finding.summary) == (severity == "info")
 

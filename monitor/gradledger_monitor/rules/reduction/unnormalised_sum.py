@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.rules.balance.evidence import is_divided_by
+from gradledger_monitor.rules.definition import DEFAULTS
 from gradledger_monitor.rules.gradient_scale_effects import (
+    acts_as_learning_rate,
     changing_factor_effect,
     constant_factor_effect,
 )
@@ -21,6 +25,7 @@ from gradledger_monitor.rules.reduction.common import (
 )
 from gradledger_monitor.rules.reduction.fixes import TOKEN_MEAN, token_mean
 from gradledger_monitor.rules.rule import OK, Rule, Window, as_count, finding
+from gradledger_monitor.rules.state import declare
 
 FIX = TOKEN_MEAN["plain"]
 
@@ -53,8 +58,9 @@ class UnnormalisedSum(Rule):
     not known; the loss multiplies its elements by returns or advantages, and each micro-batch may
     be an episode; the run declares the factor with ``scale=``. Beside another sum, as in the loss
     of a variational autoencoder, the finding is information, unless it is a cross entropy or a
-    divergence from given probabilities. So it is while each step has one micro-batch, and all have
-    the same number of tokens: the factor is constant, and the learning rate may be chosen for it.
+    divergence from given probabilities. With SGD and without clipping, so it is while each step has
+    one micro-batch, and all steps so far have the same number of tokens: the factor is constant,
+    and the learning rate may be chosen for it.
 
     **Incidents**
 
@@ -63,6 +69,11 @@ class UnnormalisedSum(Rule):
 
     points_at = ("loss", "backward")
     precondition = BALANCE_OFF
+    state = declare(_differs=bool)
+
+    def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
+        super().__init__(thresholds)
+        self._differs = False  # two windows had different numbers of tokens
 
     def evaluate(self, window: Window) -> Outcome:
         """Every token weighs 1, up to a division by ranks or micro-batches."""
@@ -72,13 +83,16 @@ class UnnormalisedSum(Rule):
         k = micro_batches(window)
         earlier = [past.tokens for past in window.of_same_loss if past.tokens]
         follows = any(abs(n / tokens - 1) > TOKENS_DIFFER for tokens in earlier)
+        self._differs |= any(n != tokens for tokens in earlier)
+        linear = acts_as_learning_rate(window.facts)
+        may_be_meant = k == 1 and not self._differs and linear
         main, *further = window.facts.objectives
         cross_entropy = main.kind.startswith(("NllLoss", "KlDivergence"))
         # several sums may be a bound on a likelihood, which is a sum over its samples (a VAE)
         likelihood = any(o.kind.startswith("SumBackward") and not o.is_penalty for o in further)
         constant = constant_factor_effect(excess, window.facts)
         effect = changing_factor_effect(window.facts) if follows else constant
-        is_certain = (cross_entropy and (k > 1 or follows)) or (follows and not likelihood)
+        is_certain = (cross_entropy and not may_be_meant) or (follows and not likelihood)
         element = element_name(window.balance.objective)
         held = counted(round(n), element)
         title, either = f"The summed loss is not divided by the number of {element}s", ""
@@ -88,7 +102,7 @@ class UnnormalisedSum(Rule):
                 f" {k} is K, and each micro-batch has {k} {element}s: if it counts these, the "
                 f"division by K is missing; if it is K, that by the {element}s."
             )
-        if k == 1 and earlier and not follows:
+        if may_be_meant and earlier:
             either += (
                 f" The windows before had as many {element}s: if the learning rate is chosen for "
                 "the sum, this is intended."
