@@ -73,19 +73,25 @@ def may_pass_on_gradients(facts: StepFacts, objective: Objective) -> bool:
     # by a constant, as by the number of chunks, and not by a count of the elements alone
     k = facts.micro_batches_of(objective)
     divided = of_both_signs and all(
-        all(t.divisors)
-        and not {t.elements, t.tokens, t.size, t.rows} & set(map(number, t.divisors)) - {k}
+        all(t.divisors) and not {t.elements, t.tokens, t.size, t.rows} & _divisors_besides(k, t)
         for t in terms
     )
     alone = is_undivided_alone(objective, with_coefficient=product or of_both_signs)
     return (product and alone) or (weighted_sum and (alone or divided))
 
 
+def _divisors_besides(k: int, term: Term) -> set[float | None]:
+    """The divisors of a loss that are not K; if K alone divides it, that may be a count, too."""
+    divisors = set(map(number, term.divisors))
+    return divisors - {k} or divisors
+
+
 def _adds_up_both_signs(facts: StepFacts, objective: Objective) -> bool:
     """Whether losses of single tokens are added up with weights of both signs, and not divided.
 
     A gradient of a preference or policy loss raises some log-probabilities, and lowers others. A
-    class weight or a mask has one sign.
+    class weight or a mask has one sign. Weights of 1 and -1 are no gradient, but a difference of
+    sums.
     """
     terms = [t for o in facts.objectives if o.kind == objective.kind for t in o.terms]
     singles = all(t.loss_term.reduction == "none" for t in terms)
@@ -94,7 +100,15 @@ def _adds_up_both_signs(facts: StepFacts, objective: Objective) -> bool:
     each = (number(t.loss_term.element_weight) for t in terms)
     shares = [w * t.factor / t.own_factor for w, t in zip(each, terms, strict=True) if w]
     sums = all(math.isclose(abs(share), 1.0, rel_tol=WEIGHT) for share in shares)  # no means
-    return singles and both and sums and is_undivided_alone(objective)
+    cached = not any(map(_has_weights_of_one, terms))
+    return singles and both and sums and cached and is_undivided_alone(objective)
+
+
+def _has_weights_of_one(term: WeightedTerm) -> bool:
+    """Whether the smallest or the largest weight of a token in a sum is 1, as of a bare sum."""
+    loss = term.loss_term
+    ends = map(number, (loss.weight_min, loss.weight_max, loss.weight))
+    return any(end is not None and math.isclose(abs(end), 1.0, rel_tol=WEIGHT) for end in ends)
 
 
 def may_be_of_episodes(facts: StepFacts, objective: Objective, past: Sequence[Closed] = ()) -> bool:

@@ -109,8 +109,8 @@ def may_divide_by_their_number(
 ) -> bool:
     """Whether a loss with a balance of 1 may be one of K losses that their number divides, not K.
 
-    The mean over K classes of a Lovasz loss is so, and that of K heads. A fair window of another K
-    shows that K divides, and so does a framework that divides by K itself.
+    The mean over K classes of a Lovasz loss is so, and that of K modules which compute a loss each.
+    A fair window of another K shows that K divides, and so does a framework that divides itself.
     """
     k = facts.micro_batches_of(objective)
     group = [each for each in facts.objectives if each.kind == objective.kind]
