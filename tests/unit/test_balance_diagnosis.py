@@ -1003,6 +1003,33 @@ def test_a_sum_with_weights_of_its_own_may_pass_on_cached_gradients() -> None:
     assert not_measured(first(facts(record([chunk] * 4)), before(48.0))) == PASSED_ON
 
 
+@pytest.mark.parametrize(("most", "passes_on"), [(0.9, True), (1.0, False)])
+def test_a_difference_of_sums_is_no_product_with_cached_gradients(
+    most: float, passes_on: bool
+) -> None:
+    """Cross entropies that are added up, some with a negative weight; a bare sum has 1."""
+    inside = {"weight_min": 0.1, "weight_max": most, "elements": 12, "element_weight": 1.0}
+    chunk = term(12, 0.5, "none", undivided=True, weight_size=0.6, **inside)
+    diagnosis = first(facts(record([chunk] * 4)), before(48.0))
+    assert (diagnosis.reason == PASSED_ON) == passes_on
+
+
+@pytest.mark.parametrize(
+    ("past", "pattern"),
+    [
+        ((), "pending"),
+        ((1 / 7.5,), "pending"),
+        ((1 / 7.5, 1 / 7.5), "coefficient"),
+        ((1 / 7.5, 1 / 8.5), "wandering"),
+    ],
+)
+def test_a_written_divisor_is_a_weight_if_it_stays_the_same(
+    past: tuple[float, ...], pattern: str
+) -> None:
+    loss = term(10, 1 / 300, divisors=[7.5, 4.0])
+    assert first(facts(record([loss] * 4)), before(*past)).pattern == pattern
+
+
 @pytest.mark.parametrize(("constant", "passes_on"), [(None, True), (1 / 12, False)])
 def test_weights_of_one_sign_may_be_cached_gradients_if_nothing_divides_them(
     constant: float | None, passes_on: bool

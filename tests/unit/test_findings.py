@@ -14,7 +14,7 @@ from gradledger_monitor.evaluation.rule_outcomes import RESOLVED_AFTER
 from gradledger_monitor.evaluation.run_state import RunState
 from gradledger_monitor.model.findings import EvaluationResult, Finding, Outcome, Severity
 from gradledger_monitor.model.step_facts import RunInfo, StepFacts
-from gradledger_monitor.rules.balance.history import ONE_MORE
+from gradledger_monitor.rules.balance.patterns import ONE_MORE
 from gradledger_monitor.rules.catalogue import RULES
 from gradledger_monitor.rules.definition import DEFAULTS
 from gradledger_monitor.rules.docs import rules_by_id

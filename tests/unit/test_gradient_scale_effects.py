@@ -234,15 +234,3 @@ def test_clipping_that_engages_is_part_of_the_claim() -> None:
     assert text in summary("SGD", engaged, left=1.0 / 8.0)
     assert text not in summary("SGD", idle)
     assert text in summary("SGD", Event("clip_value", after=4, limit=0.5))
-
-
-@pytest.mark.parametrize(
-    ("rate", "divisor", "whole"),
-    [(0.025, 4, "0.1"), (0.1 / 3, 3, "0.1"), (0.00375, 8, "0.03"), (0.1, 4, ""), (0.05, 2, "")],
-)
-def test_a_rate_that_is_rounder_with_the_factor_may_have_been_divided_by_it(
-    rate: float, divisor: int, whole: str
-) -> None:
-    text = effects.of_divided_rate(rate, divisor)
-    assert (f"may be {whole} divided by {divisor}: then" in text) == bool(whole)
-    assert bool(text) == bool(whole)

@@ -9,6 +9,7 @@ import pytest
 from pytest import approx
 
 from gradledger import records
+from gradledger_monitor.model.findings import EvaluationResult
 from gradledger_monitor.rules.balance.patterns import Closed
 from gradledger_monitor.rules.objective_verdicts import ObjectiveVerdict, objective_verdicts
 from gradledger_monitor.rules.rule import Window
@@ -77,6 +78,27 @@ def test_a_further_loss_that_is_not_divided_is_named_beside_a_balanced_one() -> 
     assert found["cross entropy"].text == "balanced"
     assert found["mean"].text == "not divided by K = 4"
     assert found["mean"].balance == approx(0.04)
+
+
+def ramped(*constants: float) -> EvaluationResult:
+    """A mean beside a balanced loss, with another constant in each window."""
+    return judged(
+        [
+            facts(record([[term(10, 1 / 40, divisors=[4.0]), router(c / 4, coefficient=c)]] * 4, n))
+            for n, c in enumerate(constants, 1)
+        ]
+    )
+
+
+def test_a_constant_that_changes_may_contain_the_division_by_k() -> None:
+    evaluation = ramped(0.0025, 0.005, 0.0075, 0.01)
+    assert (evaluation.findings, evaluation.verdict) == ([], "balanced")
+    assert "of 4 windows (the constant" in evaluation.coverage["reduction.missing_division"]
+
+
+def test_a_further_loss_that_was_found_undivided_stays_so_at_other_constants() -> None:
+    (finding,) = ramped(0.1, 0.1, 0.1, 0.2, 0.2).findings
+    assert (finding.rule, finding.last_step) == ("reduction.missing_division", 5)
 
 
 @pytest.mark.parametrize(

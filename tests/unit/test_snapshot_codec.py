@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gradledger_monitor
+from gradledger.records import Term
 from gradledger_monitor.evaluation import evaluator_version
 from gradledger_monitor.evaluation.run_state import RunState
 from gradledger_monitor.evaluation.snapshot_codec import Position, SnapshotError
@@ -87,6 +88,16 @@ def changes_added_up() -> tuple[RunInfo, list[ArrivedStep]]:
     return info, steps
 
 
+def further_undivided() -> tuple[RunInfo, list[ArrivedStep]]:
+    """A balanced loss, and a mean with a constant that nothing divides by K."""
+    mean = Term("MeanBackward0", "mean", 8, weight=0.01 / 8, undivided=True, coefficient=0.01)
+    sent = fair_step(1, tokens=(10, 10, 10, 10))
+    for micro_batch in sent.micro_batches:
+        micro_batch.terms[0].divisors = [4]
+        micro_batch.terms.append(mean)
+    return RUN, [ArrivedStep(0, 1, 1_001.0, {0: accepted(sent)})]
+
+
 def restored(state: RunState, info: RunInfo) -> RunState:
     """Another state, restored from a snapshot of this one."""
     other = RunState(info, generation=state.generation)
@@ -137,7 +148,8 @@ def test_the_recorded_scripts_change_the_state_of_every_rule_that_has_one() -> N
     fresh = RunState(RUN)
     fresh.add_step(ArrivedStep(0, 1, 1.0, {0: schema.StepRecord(optimizer=0, step=1, time=1.0)}))
     (untouched,), moved = rules_of(fresh), set[str]()
-    for info, steps in [*map(incident, INCIDENTS.values()), local_sgd(), changes_added_up()]:
+    others = [local_sgd(), changes_added_up(), further_undivided()]
+    for info, steps in [*map(incident, INCIDENTS.values()), *others]:
         state = RunState(info)
         for one in steps:
             state.add_step(one)

@@ -12,7 +12,7 @@ from gradledger_monitor.model.findings import EvaluationResult, Outcome
 from gradledger_monitor.model.inactivity import Inactivity
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules import state as rule_state
-from gradledger_monitor.rules.balance.history import ONE_MORE
+from gradledger_monitor.rules.balance.patterns import ONE_MORE
 from gradledger_monitor.rules.gradient_scale_effects import is_clipped
 from gradledger_monitor.rules.number_text import counted
 from gradledger_monitor.rules.rule import Precondition, Rule, Window, about_steps

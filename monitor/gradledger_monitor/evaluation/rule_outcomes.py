@@ -17,7 +17,7 @@ from gradledger_monitor.model.findings import (
     Status,
     Withdrawal,
 )
-from gradledger_monitor.rules.balance.history import ONE_MORE
+from gradledger_monitor.rules.balance.patterns import ONE_MORE
 from gradledger_monitor.rules.overrides import EVALUATED_WITH
 
 RESOLVED_AFTER = 20  # windows without the finding, after which it is resolved

@@ -129,25 +129,12 @@ def acts_as_learning_rate(facts: StepFacts) -> bool:
     return _response(facts) == "proportional" and not is_clipped(facts)
 
 
-def of_divided_rate(rate: float, divisor: float) -> str:
-    """What follows if a rate is a quotient, as a sentence; empty if nothing shows that it is.
-
-    With the divisor, it is a rounder number: 0.1 / 4 is 0.025, and 0.025 * 4 has fewer digits.
-    0.05 may be 0.1 / 2, or chosen as it is.
-    """
-    if _digits(rate * divisor) >= _digits(rate):
-        return ""
-    whole = significant(rate * divisor)
+def of_divided_rate(divisor: float, balance: float) -> str:
+    """What to declare if the learning rate is divided instead: the update is the same."""
     return (
-        f" The learning rate of {significant(rate)} may be {whole} divided by "
-        f"{significant(divisor)}: then the steps are those of the mean at {whole}, apart from any "
-        "weight decay."
+        f". If you divide the learning rate by {significant(divisor)} instead, "
+        f"declare scale={significant(balance)}"
     )
-
-
-def _digits(rate: float) -> int:
-    """Its significant digits, of the first six."""
-    return len(f"{rate:.5e}".partition("e")[0].replace(".", "").rstrip("0"))
 
 
 def _decay(optimizer: str) -> str:

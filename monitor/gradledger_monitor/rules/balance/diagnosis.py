@@ -66,17 +66,16 @@ from gradledger_monitor.rules.balance.further import (
     is_added_by_every_rank,
     is_divided_twice,
     is_in_one_micro_batch,
-    is_ramped,
     is_right,
-    is_undivided,
     is_undivided_mean,
     lacks_the_division_of,
     lacks_the_same_division,
     may_weigh_one_over_k,
+    of_undivided,
     shape,
     window_of_the_same_weight,
 )
-from gradledger_monitor.rules.balance.history import ONE_MORE, in_usual_unit
+from gradledger_monitor.rules.balance.history import in_usual_unit
 from gradledger_monitor.rules.balance.masked import (
     CONSTANT_SHARE,
     MASKED,
@@ -91,6 +90,7 @@ from gradledger_monitor.rules.balance.patterns import (
     FAIR,
     NORMALISED,
     NOT_MEASURED,
+    ONE_MORE,
     Closed,
     Diagnosis,
     Pattern,
@@ -482,8 +482,8 @@ def _of_further(
         padding = constant_over_positions(facts, objective) or 1.0
     if padding:
         return Diagnosis("term_padding", objective=objective, constant=padding)
-    if is_undivided(facts, objective) and not is_ramped(facts, objective, past):
-        return Diagnosis("term_missing", objective=objective, ratio=k)
+    if (undivided_here := of_undivided(facts, objective, past)) is not None:
+        return undivided_here
     other = window_of_the_same_weight(facts, objective, past)
     if other is not None:
         weighs = f"Each of its micro-batches weighs the same in windows of {other} and of {k}"

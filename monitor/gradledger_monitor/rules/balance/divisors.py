@@ -26,13 +26,20 @@ from gradledger_monitor.rules.balance.evidence import (
     reductions,
     weight_of_elements,
 )
-from gradledger_monitor.rules.balance.patterns import FAIR, Closed, Diagnosis, wrong_windows
+from gradledger_monitor.rules.balance.patterns import (
+    FAIR,
+    ONE_MORE,
+    Closed,
+    Diagnosis,
+    wrong_windows,
+)
 from gradledger_monitor.rules.number_text import significant
 
 MEAN_OF_ALL = "Each micro-batch is divided by the number of all its elements, and by nothing else"
 MEAN_OF_SUMS = "Each micro-batch is a mean of sums, and nothing divides by K"
 MEAN_OF_LOSSES = "Each micro-batch is a mean of means, and nothing divides by K"
 DISCARDED = "the loss is divided by all micro-batches or their tokens, and some were discarded"
+FEWEST_BEFORE = 2  # windows that show that a divisor stays the same
 DISTINCT = 3  # divisors of micro-batches, which are then no count of a window
 SUM_OF_MEANS = (
     "Each micro-batch adds up {0} means, and each of them has a balance of 1, as the losses of {0} "
@@ -380,10 +387,13 @@ def is_sum_in_each_element(term: WeightedTerm) -> bool:
     return 0 < (term.loss_term.elements or 0) < term.tokens and Near(element, WEIGHT)(term.weight)
 
 
-def divisor_explains(facts: StepFacts, objective: Objective, balance: float) -> bool:
+def by_written_divisor(
+    facts: StepFacts, objective: Objective, balance: float, past: Sequence[Closed]
+) -> Diagnosis | None:
     """B is the inverse of a written divisor that is no whole number, times the constant.
 
-    As the scale in ``softplus(scale * x).mean() / scale``: it counts nothing, so it is a weight.
+    As the scale in ``softplus(scale * x).mean() / scale``: it counts nothing, so it is a weight. A
+    divisor that follows from the data changes from window to window.
     """
     weights = set()
     for term in objective.terms:
@@ -391,7 +401,14 @@ def divisor_explains(facts: StepFacts, objective: Objective, balance: float) -> 
         weights.add(tuple(divisor for divisor in divisors if divisor % 1))
     own = weights.pop() if len(weights) == 1 else ()
     weight = abs(objective.coefficient or 1.0) / math.prod(own)
-    return bool(own) and Near(balance, facts.tolerance)(weight)
+    if not own or not Near(balance, facts.tolerance)(weight):
+        return None
+    wrong = [closed.balance or 0.0 for closed in wrong_windows(past)]
+    if not all(map(Near(balance * (facts.run.declared_scale or 1.0), facts.tolerance), wrong)):
+        return None
+    if len(wrong) < FEWEST_BEFORE:
+        return Diagnosis("pending", ONE_MORE, objective)
+    return Diagnosis("coefficient", objective=objective)
 
 
 def weighs_its_constant(facts: StepFacts, objective: Objective) -> bool:

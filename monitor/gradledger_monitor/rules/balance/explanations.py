@@ -29,7 +29,7 @@ from gradledger_monitor.rules.balance.divisors import (
     by_mean_over_all,
     by_number_beside_k,
     by_sum_of_means,
-    divisor_explains,
+    by_written_divisor,
     is_divided_by_k_itself,
     weighs_its_constant,
 )
@@ -54,7 +54,6 @@ from gradledger_monitor.rules.balance.evidence import (
 from gradledger_monitor.rules.balance.groups_of_ranks import by_group_of_ranks, by_ranks_left
 from gradledger_monitor.rules.balance.history import (
     EXPLAINED,
-    ONE_MORE,
     OTHER_DIVISOR,
     by_history,
     by_window_length,
@@ -63,6 +62,7 @@ from gradledger_monitor.rules.balance.history import (
 from gradledger_monitor.rules.balance.masked import by_masked_elements
 from gradledger_monitor.rules.balance.patterns import (
     FAIR,
+    ONE_MORE,
     Closed,
     Diagnosis,
     Pattern,
@@ -282,9 +282,9 @@ def _by_coefficient(
     half = is_half_squared_error(facts, objective, balance)
     in_all = half and _Explains(facts, past, shorter=True)(lambda _: 0.5)
     written = coefficient_explains(facts, objective, balance)
-    if written or in_all or divisor_explains(facts, objective, balance):
+    if written or in_all:
         return Diagnosis("coefficient", objective=objective)
-    return None
+    return by_written_divisor(facts, objective, balance, past)
 
 
 def _by_undivided_mean_of_losses(

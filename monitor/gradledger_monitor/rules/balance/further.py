@@ -36,9 +36,13 @@ from gradledger_monitor.rules.balance.evidence import (
     weight_of_micro_batch,
     whole_weights,
 )
-from gradledger_monitor.rules.balance.patterns import Closed, is_fair
+from gradledger_monitor.rules.balance.patterns import Closed, Diagnosis, is_fair
 
 HALF = 2  # the formula of a divergence of normal distributions has a half
+RAMPED = (
+    "the constant in front of a further loss changes from window to window, and may contain its "
+    "division by K"
+)
 FEWEST_DIVIDED = 3  # micro-batches from which a second division by as many is reported
 
 
@@ -98,15 +102,25 @@ def is_undivided(facts: StepFacts, objective: Objective) -> bool:
     return all(_lacks(facts, objective, coefficient, k) for k in set(counts))
 
 
-def is_ramped(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> bool:
+def of_undivided(
+    facts: StepFacts, objective: Objective, past: Sequence[Closed]
+) -> Diagnosis | None:
+    """Of an undivided further objective, if no window of another K shows that a new constant is."""
+    if not is_undivided(facts, objective):
+        return None
+    k = facts.micro_batches_of(objective)
+    known = window_of_the_same_weight(facts, objective, past) is not None
+    if known or not _is_ramped(facts, objective, past):
+        return Diagnosis("term_missing", objective=objective, ratio=k)
+    return Diagnosis("unmeasured", RAMPED, objective, k)
+
+
+def _is_ramped(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> bool:
     """Whether the constant of a further objective was another one in most windows of this K.
 
-    As a weight that a schedule raises: on the way, some of its values are round by chance, and each
-    may contain a division by K. Where it stays, the author wrote it.
+    As a weight that a schedule raises: some of its values are round by chance.
     """
-    whole = weight_of_micro_batch(facts, objective)
-    if whole is None:
-        return False
+    whole = weight_of_micro_batch(facts, objective) or 0.0
     near, k = Near(whole, 2 * max(facts.tolerance, WEIGHT)), facts.micro_batches
     weights = [
         weight

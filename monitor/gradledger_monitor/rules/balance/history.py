@@ -35,6 +35,7 @@ from gradledger_monitor.rules.balance.evidence import (
 )
 from gradledger_monitor.rules.balance.patterns import (
     FAIR,
+    ONE_MORE,
     Closed,
     Diagnosis,
     differs_from_earlier,
@@ -67,7 +68,6 @@ OTHER_DIVISOR = (
     "a mask may leave some out, and its balance differs between windows; if that is intended, "
     'declare contract="sample"'
 )
-ONE_MORE = "needs one more window"
 
 
 def in_usual_unit(objective: Objective, past: Sequence[Closed]) -> Objective:

@@ -33,8 +33,13 @@ from gradledger_monitor.rules.balance.evidence import (
     may_mask_elements,
     reductions,
 )
-from gradledger_monitor.rules.balance.history import ONE_MORE
-from gradledger_monitor.rules.balance.patterns import Closed, Diagnosis, Pattern, wrong_windows
+from gradledger_monitor.rules.balance.patterns import (
+    ONE_MORE,
+    Closed,
+    Diagnosis,
+    Pattern,
+    wrong_windows,
+)
 
 MASKED = (
     "some elements of the loss have no weight, and whether its divisor should count them is not "

@@ -59,6 +59,7 @@ NOT_MEASURED: tuple[Pattern, ...] = (
     "all_positions",
     "pending",
 )
+ONE_MORE = "needs one more window"
 NORMALISED: tuple[Pattern, ...] = (*FAIR, "coefficient")  # B is 1, or a constant by design
 
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.losses.repeated import backwards_for_inputs
-from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.rules.balance.further import (
+    RAMPED,
     counts_of_ranks,
     is_right,
     is_weighted_statistic,
@@ -45,7 +45,7 @@ from gradledger_monitor.rules.reduction.fixes import (
     factor_fix,
     of_plain_loop,
 )
-from gradledger_monitor.rules.rule import OK, Rule, Window, finding
+from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_measured
 from gradledger_monitor.rules.state import declare
 
 FIX = MICRO_BATCH_MEAN["plain"]
@@ -92,8 +92,7 @@ class MissingDivision(Rule):
     SGD, the effective learning rate is K times the configured one: if you divide that by K
     instead, declare ``scale=K``. Adam cancels most of the factor, but gradients are clipped at a K
     times smaller true norm. If only one term is not divided, its weight relative to the other terms
-    is K times too large, which no optimizer cancels. With SGD and without clipping, the finding is
-    information if K times the highest learning rate is a rounder number, as 4 times 0.025 is.
+    is K times too large, which no optimizer cancels.
 
     If most windows that lack the division have another K, the finding states both. A constant 1/K
     of the main loss may also be its weight; the finding of a further loss then states both.
@@ -126,20 +125,25 @@ class MissingDivision(Rule):
     points_at = ("backward", "loss")
     inhibits = ("reduction.balance_off",)
     precondition = BALANCE_OFF
-    state = declare(_rate=float)
+    state = declare(_undivided=list[str])
 
     def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
         super().__init__(thresholds)
-        self._rate = 0.0  # the highest learning rate so far
+        self._undivided: list[str] = []  # further objectives that were found so
 
     def evaluate(self, window: Window) -> Outcome:
         """B = K, or a further objective's balance K times its coefficient."""
-        self._rate = max(self._rate, number(window.facts.record.lr) or 0.0)
         if shows(window, "missing"):
-            return _of_all(window, self._rate)
-        missing = diagnosed(window, "term_missing")
+            return _of_all(window)
+        ramped = next((d for d in window.diagnoses if d.reason == RAMPED), None)
+        missing = diagnosed(window, "term_missing") or ramped
         if missing is None or missing.objective is None:
             return OK
+        name = missing.objective.name
+        if name not in self._undivided:
+            if missing is ramped:
+                return not_measured(RAMPED)
+            self._undivided.append(name)
         return _of_one(window, missing.objective, missing.evidence)
 
 
@@ -186,7 +190,7 @@ def _of_one(window: Window, objective: Objective, evidence: str) -> Outcome:
     )
 
 
-def _of_all(window: Window, rate: float) -> Outcome:
+def _of_all(window: Window) -> Outcome:
     k, objective = micro_batches(window), window.balance.objective
     assert objective is not None
     objectives = window.facts.objectives
@@ -215,7 +219,6 @@ def _of_all(window: Window, rate: float) -> Outcome:
         return _of_leftovers(window, leftovers, effect)
     usual = _usual_count(window)
     most, times = "", f"{k} times too large"
-    divided = ""
     if usual != k:  # as in the last window of an epoch
         most = f" ({usual} in most windows that lack the division)"
         times += f" ({usual} times in most such windows)"
@@ -223,17 +226,15 @@ def _of_all(window: Window, rate: float) -> Outcome:
         effect = changing_factor_effect(window.facts)
     elif not beside and acts_as_learning_rate(window.facts):
         times = f"{k} times that of the mean"
-        scale = significant(objective.ledger.balance)
-        effect += f". If you divide the learning rate by {k} instead, declare scale={scale}"
-        divided = "" if several else of_divided_rate(rate, k)
+        effect += of_divided_rate(k, objective.ledger.balance)
     return finding(
-        "info" if divided else "warning",
+        "warning",
         f"The {name} is not divided by K = {k}{most}",
         f"The balance{f' of step {window.facts.step:,}' if most else ''} is "
         f"{significant(objective.ledger.balance)} instead of "
         f"{significant(intended(window))}: the gradient{' of this loss' if several else ''} is "
         f"{times}. "
-        f"{known_from(window)}{effect}.{divided}",
+        f"{known_from(window)}{effect}.",
         division_of_one(window.facts, objective, FIX_OF_ONE)
         if beside
         else factor_fix(_fixes(window), window.facts, objective),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gradledger_monitor.model.findings import Outcome, Withdrawal
-from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.model.ranks.manual_all_reduce import ManualAllReduce
 from gradledger_monitor.model.ranks.parts_by_hand import added_up_twice
@@ -165,9 +164,7 @@ class WorldSize(Rule):
     in parts, as in tensor parallelism, gradients that are equal on all of them must not be added
     up; nor may an autograd function add up again what it has added up over the ranks. Where ranks
     without a wrapper combine no gradients and the balance is 1/R, the all-reduce may be missing.
-    With as many micro-batches as ranks, the factor may be one of K; the finding states both. With
-    SGD and without clipping, a factor that makes the learning rate a rounder number may have been
-    divided out of it, which is information.
+    With as many micro-batches as ranks, the factor may be one of K; the finding states both.
     A group of g ranks, such as a node or a dimension of a mesh, gives R/g and g/R: the loss is
     divided by what the group counts, or multiplied by its size.
 
@@ -198,18 +195,16 @@ class WorldSize(Rule):
 
     points_at = ("loss", "backward")
     precondition = BALANCE_OFF_BY_RANKS
-    state = declare(_equalised=bool, _alone=bool, _rate=float)
+    state = declare(_equalised=bool, _alone=bool)
 
     def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
         super().__init__(thresholds)
         self._equalised = False  # the ranks' models became equal: no average, and no copy
-        self._rate = 0.0  # the highest learning rate so far
         self._alone = False  # it has reported that each rank steps on its own gradient
 
     def evaluate(self, window: Window) -> Outcome:
         """B = R or 1/R."""
         self._equalised |= _models_become_equal(window.facts)
-        self._rate = max(self._rate, number(window.facts.record.lr) or 0.0)
         if window.facts.record.left_open is not None:
             return Withdrawal("not_measured", MAY_ADD_CHANGES_UP) if self._alone else AT_THE_END
         factor_of_sum = added_up_twice(window.facts.record)
@@ -243,14 +238,14 @@ class WorldSize(Rule):
             outcome = _not_added_up(window, excess)
             self._alone |= outcome.status == "finding"
             return outcome
-        divided = ""
+        effect = constant_factor_effect(excess, window.facts)
         if excess > 1 and acts_as_learning_rate(window.facts):
-            divided = of_divided_rate(self._rate, excess)
+            effect += of_divided_rate(excess, balance(window))
         return finding(
-            "info" if divided else "warning",
+            "warning",
             f"The gradient is {times} times too {size}: a factor of the world size{of_k}",
             f"The balance over {ranks} ranks is {significant(balance(window))}{_cause(window)}. "
-            f"{constant_factor_effect(excess, window.facts)}.{divided}",
+            f"{effect}.",
             _fix(window) if loop_factor is None else _fix_by_hand(window, loop_factor),
             balance=round(balance(window), 6),
             world_size=ranks,
