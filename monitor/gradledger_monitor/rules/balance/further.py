@@ -40,8 +40,8 @@ from gradledger_monitor.rules.balance.patterns import Closed, Diagnosis, is_fair
 
 HALF = 2  # the formula of a divergence of normal distributions has a half
 RAMPED = (
-    "the constant in front of a further loss changes from window to window, and may contain its "
-    "division by K"
+    "the constant in front of a further loss was another one in most windows before: it may be a "
+    "weight that is raised or lowered in steps, and may contain the division by K"
 )
 FEWEST_DIVIDED = 3  # micro-batches from which a second division by as many is reported
 
