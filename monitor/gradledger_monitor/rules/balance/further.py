@@ -105,12 +105,12 @@ def is_undivided(facts: StepFacts, objective: Objective) -> bool:
 def of_undivided(
     facts: StepFacts, objective: Objective, past: Sequence[Closed]
 ) -> Diagnosis | None:
-    """Of an undivided further objective, if no window of another K shows that a new constant is."""
+    """Of an undivided further objective: in doubt on a ramp, but for another K."""
     if not is_undivided(facts, objective):
         return None
     k = facts.micro_batches_of(objective)
-    known = window_of_the_same_weight(facts, objective, past) is not None
-    if known or not _is_ramped(facts, objective, past):
+    has_no_k = window_of_the_same_weight(facts, objective, past) is not None
+    if has_no_k or not _is_ramped(facts, objective, past):
         return Diagnosis("term_missing", objective=objective, ratio=k)
     return Diagnosis("unmeasured", RAMPED, objective, k)
 
