@@ -169,7 +169,7 @@ class Event:
     factor: float | None = None
     rest: float | None = None
     # a step of ReduceLROnPlateau that waits for fewer than 50 calls: what it was given, and which
-    # values it takes for better ones
+    # values it takes for better ones, unless the optimizer maximises
     metric: float | None = None
     mode: Literal["min", "max"] | None = None
 

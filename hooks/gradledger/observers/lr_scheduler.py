@@ -221,8 +221,14 @@ def _metric(scheduler: Any, metric: Any) -> float | None:
 
 
 def _mode(scheduler: Any) -> Literal["min", "max"] | None:
-    """Which values the scheduler takes for better ones: smaller or larger."""
+    """Which values the scheduler takes for better ones: smaller or larger.
+
+    None if its optimizer maximises: what is better than the loss of a backward is not known.
+    """
     mode = getattr(scheduler, "mode", None)
+    groups = getattr(getattr(scheduler, "optimizer", None), "param_groups", ())
+    if any(group.get("maximize") for group in groups):
+        return None
     return mode if mode in ("min", "max") else None
 
 

@@ -273,6 +273,27 @@ def test_moves_of_the_rate_between_micro_batches_are_counted(
     assert [record.rate_moves for record in recorded.records()] == [moves] * 3
 
 
+@pytest.mark.parametrize(
+    ("maximize", "patience", "sent"),
+    [(False, 3, (0.5, "max")), (True, 3, (0.5, None)), (False, 100, (None, "max"))],
+)
+def test_a_plateau_sends_its_metric_and_which_values_are_better(
+    maximize: bool, patience: int, sent: tuple[float | None, str | None]
+) -> None:
+    """Unless the optimizer maximises: then a larger loss is better, too."""
+    with recording() as recorded:
+        model = tiny_model()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, maximize=maximize)
+        schedule = ReduceLROnPlateau(optimizer, mode="max", patience=patience)
+        for window in windows(2):
+            cross_entropy(model, window[0]).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            schedule.step(0.5)
+    events = [event for record in recorded.records() for event in record.events]
+    assert [(e.metric, e.mode) for e in events if e.op == "schedule"] == [sent]
+
+
 AGAIN = {  # how the second optimizer differs: the steps that are noted with a schedule of the first
     "created again": range(1, 11),
     "of more parameters": range(1, 11),
