@@ -669,10 +669,10 @@ def test_equal_targets_with_other_losses_are_information_unless_they_are_texts(
     steps = []
     for number in range(1, 21):
         pair = [rank("sync", number=number) for _ in range(2)]
-        for index, made in enumerate(pair):
-            made.micro_batches[0].fingerprint = 10.5 * number
-            made.micro_batches[0].loss = 1.0 + number + other_loss * index
-            for each in made.micro_batches[0].terms:
+        for index, sent in enumerate(pair):
+            sent.micro_batches[0].fingerprint = 10.5 * number
+            sent.micro_batches[0].loss = 1.0 + number + other_loss * index
+            for each in sent.micro_batches[0].terms:
                 each.kind, each.size, each.samples = kind, 64, 8
         steps.append(facts(*pair))
     findings = [f for f in judged(steps).findings if f.rule == "ddp.duplicate_data"]
