@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from gradledger_monitor.ingest.schema import Event, MicroBatch
 from gradledger_monitor.model.numbers import number
 
+EQUAL = 1e-5  # of the loss: what float32 and the division by K round
+
 
 def in_order(
     calls: list[Event], micro_batches: list[MicroBatch]

@@ -5,27 +5,24 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import NamedTuple
 
 from gradledger_monitor.model.findings import Outcome, Severity
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.rules.definition import DEFAULTS, Parameter
 from gradledger_monitor.rules.number_text import counted, significant
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_applicable
-from gradledger_monitor.rules.schedule.plateau_calls import in_order, losses_of
+from gradledger_monitor.rules.schedule.plateau_calls import EQUAL, in_order, losses_of
 from gradledger_monitor.rules.state import declare
 
-EQUAL = 1e-5  # of the loss: what float32 and the division by K round
 MOST = 32  # calls that are compared
 FALLS = 0.9  # of the first loss: the last one, of a training that learns
-CLOSE = 2.0  # a metric within this factor of the training loss at each call follows it
-HALVES = 1.5  # both fall by this factor, or more
-MOST_WRONG = 0.5  # an error rate that rises above it while the training loss falls is rare
 SHARE_MOVES = 0.1  # a share of counts, from the first to the last call
 PERCENT = 100
 STEADY = 0.7  # of the calls move as the first to the last
 LARGEST_SET = 5_000  # examples of an evaluation whose share of counts is recognised
 ROUNDED = 10_000  # a multiple of 1/10,000 may be a rounded loss
+BFLOAT16 = 256  # a loss in bfloat16 below 1, and a mean of such, is a share of a multiple of this
+HUNDREDTHS = 25  # a size with this factor: a percentage, or a mean of a few whole numbers
 FLOAT32 = 2e-7  # what a quotient in float32 rounds
 DISTINCT = 4  # values that show that all are multiples of one fraction
 
@@ -40,30 +37,21 @@ scheduler = ReduceLROnPlateau(optimizer, mode="max")
 scheduler.step(accuracy)"""
 
 
-class _Course(NamedTuple):
-    """What the calls show together."""
-
-    metric: str
-    severity: Severity = "warning"
-
-
 class PlateauMode(Rule):
     """ReduceLROnPlateau takes a better metric for a worse one.
 
     **What it sees**
 
     The mode of the scheduler, and the metric at its first calls, 5 to 32, of which the first is the
-    best in that mode. It is a warning in one of these cases:
+    best in that mode:
 
     - the mode is ``max``, and the metric is the loss that the training minimises: that of the last
-      micro-batch, or the mean or the sum of all since the call before. It fell;
-    - the mode is ``max``, and the metric is within a factor of 2 of the training loss at each call.
-      Both fell by a factor of 1.5 or more, as a validation loss does;
-    - the training loss fell, and the metric is a share of counts, such as an accuracy: all its
-      values are multiples of one fraction. It moved by 0.1 or more against the mode, at 70% of the
-      calls in this direction: an accuracy that rises above 0.5 with ``mode="min"``, the default.
-      Below 0.5, or if it falls with ``mode="max"``, this is information: an accuracy falls, too,
-      where a model forgets.
+      micro-batch, or the mean or the sum of all since the call before. It fell. This is a warning;
+    - the mode is ``min``, the default, the training loss fell, and the metric is a share of counts,
+      such as an accuracy: all its values are multiples of one fraction. It rose by 0.1 or more, at
+      70% of the calls. This is information: it may be an error rate that really rises.
+
+    The finding ends when a later value is as good as the first one in that mode, or better.
 
     **Why it matters**
 
@@ -76,9 +64,14 @@ class PlateauMode(Rule):
 
     **When it is silent**
 
-    A metric whose direction is not known; one that got better after the first call; a share of
-    counts that may be a rounded loss (a multiple of 0.0001), or of more than 5,000 examples; a
-    scheduler that waits for 50 calls or more; a metric on a device that was passed as a tensor.
+    - Another metric: its direction is not known. A validation loss with ``mode="max"`` is one.
+    - Shares of 100, 1,000 or 10,000 examples, and of each number that divides 10,000: they may be
+      losses that are rounded to 4 digits or fewer.
+    - Shares of 64, 512 or another power of two, or of a multiple of 256 examples: they may be
+      losses in bfloat16 or float16, or means of such. Shares of more than 5,000 examples.
+    - Percentages of a multiple of 25 examples: they may be means of a few whole numbers.
+    - An optimizer with ``maximize=True``; a scheduler that waits for 50 calls or more; a metric on
+      a device that was passed as a tensor.
 
     **Incidents**
 
@@ -94,6 +87,8 @@ class PlateauMode(Rule):
         _metrics=list[float],
         _losses=list[float],
         _equal=bool,
+        _better=bool,
+        _size=int,
         _text=str,
         _severity=Severity,
         _sum=float,
@@ -104,16 +99,22 @@ class PlateauMode(Rule):
 
     def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
         super().__init__(thresholds)
-        self._mode = ""
-        self._metrics: list[float] = []  # of the first calls
-        self._losses: list[float] = []  # the mean training loss before each of them
-        self._equal = True  # the metric was the loss at each of them
-        self._text = ""  # what these calls show about the metric
-        self._severity: Severity = "info"  # a warning: no further calls are added
         self._sum = 0.0  # of the losses since the last call
         self._count = 0  # of the micro-batches since then
         self._last: list[float] = []  # the losses that a loop may have, of the last one
         self._highest = 0.0  # learning rate
+        self._begin("")
+
+    def _begin(self, mode: str) -> None:
+        """The first call of a scheduler with another mode."""
+        self._mode = mode
+        self._metrics: list[float] = []  # of the first calls
+        self._losses: list[float] = []  # the mean training loss before each of them
+        self._equal = True  # the metric was the loss at each of them
+        self._better = False  # a later metric was as good as the first: nothing more is compared
+        self._size = 2  # the metric is no share of fewer examples
+        self._text = ""  # what these calls show about the metric
+        self._severity: Severity = "info"
 
     def evaluate(self, window: Window) -> Outcome:
         """The metrics that the scheduler was given since the last step."""
@@ -122,8 +123,6 @@ class PlateauMode(Rule):
         for event, batch in in_order(calls, record.micro_batches):
             if event is not None:
                 self._note(event.mode or "", number(event.metric), facts.micro_batches)
-                course = self._course() or _Course("", "info")
-                self._text, self._severity = course.metric, course.severity
             elif batch is not None:
                 self._last = list(losses_of(batch, facts.micro_batches))
                 self._sum += self._last[0] if self._last else math.nan
@@ -143,12 +142,12 @@ class PlateauMode(Rule):
             if is_lower
             else "It has not lowered the learning rate yet."
         )
-        verb = "fell" if last < first else "rose"
+        awaited, moved = ("fall", "rose") if self._mode == "min" else ("rise", "fell")
         return finding(
             self._severity,
-            f"ReduceLROnPlateau waits for the metric to {'fall' if verb == 'rose' else 'rise'}",
+            f"ReduceLROnPlateau waits for the metric to {awaited}",
             f'The scheduler has mode="{self._mode}". {self._text} In the first '
-            f"{counted(len(self._metrics), 'call')}, it {verb} from {significant(first)} to "
+            f"{counted(len(self._metrics), 'call')}, it {moved} from {significant(first)} to "
             f"{significant(last)}, and the scheduler takes the first value for the best one. "
             f"{lowered}",
             FIX,
@@ -161,82 +160,75 @@ class PlateauMode(Rule):
         )
 
     def _note(self, mode: str, metric: float | None, k: int) -> None:
-        """A call; those of another scheduler begin anew."""
-        total, count, last = self._sum, self._count, self._last
+        """One call of the scheduler."""
+        total, count = self._sum, self._count
         self._sum, self._count = 0.0, 0
         if mode != self._mode:
-            self._mode, self._equal, self._severity = mode, True, "info"
-            self._metrics, self._losses = [], []
-        if self._severity == "warning" or not count or len(self._metrics) == MOST:
+            self._begin(mode)
+        if self._better or metric is None or not math.isfinite(metric):
             return
-        if metric is None or not math.isfinite(metric) or not math.isfinite(total):
-            return
-        mean = total / count * k
-        candidates = (*last, total, total * k, total / count, mean)
-        self._equal &= any(math.isclose(metric, loss, rel_tol=EQUAL) for loss in candidates)
-        self._metrics.append(metric)
-        self._losses.append(mean)
+        if self._metrics and self._sign() * (metric - self._metrics[0]) <= 0:
+            self._better, self._text = True, ""
+        elif count and math.isfinite(total) and len(self._metrics) < MOST:
+            mean = total / count * k
+            candidates = (*self._last, total, total * k, total / count, mean)
+            self._equal &= any(math.isclose(metric, loss, rel_tol=EQUAL) for loss in candidates)
+            self._metrics.append(metric)
+            self._losses.append(mean)
+            self._compare()
 
-    def _course(self) -> _Course | None:
+    def _sign(self) -> float:
+        return 1.0 if self._mode == "min" else -1.0
+
+    def _whole(self) -> int:
+        """The largest share: metrics above 1 can only be percentages."""
+        return 1 if max(self._metrics) <= 1 else PERCENT
+
+    def _compare(self) -> None:
         """What shows that the metric got better, although the mode takes it for worse."""
+        self._text = ""
+        if len(self._metrics) < self.calls:
+            return
+        if self._mode == "max":
+            if self._is_training_loss():
+                self._text = "The metric is the loss that the training minimises."
+                self._severity = "warning"
+        elif self._is_share():
+            self._severity = "info"
+            self._text = (
+                f"The metric is a multiple of {self._whole()}/{self._size:,} at each of these "
+                "calls, as an accuracy of counted examples is, and the training loss fell from "
+                f"{significant(self._losses[0])} to {significant(self._losses[-1])}. If it is an "
+                "accuracy, the mode is wrong."
+            )
+
+    def _is_training_loss(self) -> bool:
+        """Equal to it at each call, and falling."""
+        half = len(self._metrics) // 2
+        before, after = sum(self._metrics[:half]) / half, sum(self._metrics[-half:]) / half
+        return self._equal and self._metrics[0] > 0 and after < FALLS * before
+
+    def _is_share(self) -> bool:
+        """A share of counts that rose far and steadily while the training loss fell."""
         metrics, losses = self._metrics, self._losses
-        if len(metrics) < self.calls:
-            return None
-        sign = 1.0 if self._mode == "min" else -1.0
-        worse = [sign * (value - metrics[0]) for value in metrics[1:]]
-        if min(worse) <= 0:
-            return None
-        if self._mode == "max" and self._equal:
-            half = len(metrics) // 2
-            before, after = sum(metrics[:half]) / half, sum(metrics[-half:]) / half
-            if metrics[0] > 0 and after < FALLS * before:
-                return _Course("The metric is the loss that the training minimises.")
         if min(losses) <= 0 or losses[-1] > FALLS * losses[0]:
-            return None
-        return self._follows() or self._share(sign)
-
-    def _follows(self) -> _Course | None:
-        """A metric that has the size of the training loss, and falls with it."""
-        metrics, losses = self._metrics, self._losses
-        if self._mode == "min" or min(metrics) <= 0:
-            return None
-        pairs = zip(metrics, losses, strict=True)
-        if any(not 1 / CLOSE <= metric / loss <= CLOSE for metric, loss in pairs):
-            return None
-        if any(values[0] < HALVES * values[-1] for values in (metrics, losses)):
-            return None
-        return _Course(
-            "The metric is within a factor of 2 of the training loss at each call, and falls with "
-            "it, as a validation loss does."
-        )
-
-    def _share(self, sign: float) -> _Course | None:
-        """A share of counts that moved far and steadily."""
-        metrics = self._metrics
-        if min(metrics) < 0 or max(metrics) > PERCENT:
-            return None
-        shares = metrics if max(metrics) <= 1 else [value / PERCENT for value in metrics]
-        steady = sum(sign * (b - a) >= 0 for a, b in pairwise(metrics))
-        if sign * (shares[-1] - shares[0]) < SHARE_MOVES or steady < STEADY * (len(shares) - 1):
-            return None
-        size = _counted_examples(shares)
-        if size is None:
-            return None
-        is_min = self._mode == "min"
-        kind = "an accuracy" if is_min else "an error rate"
-        return _Course(
-            f"The metric is a multiple of 1/{size:,} at each call, as {kind} of counted examples "
-            f"is, and the training loss fell from {significant(self._losses[0])} to "
-            f"{significant(self._losses[-1])}. If it is {kind}, the mode is wrong.",
-            "warning" if is_min and shares[-1] > MOST_WRONG else "info",
-        )
+            return False
+        if min(metrics) < 0 or max(metrics) > PERCENT or len(set(metrics)) < DISTINCT:
+            return False
+        whole = self._whole()
+        steady = sum(after >= before for before, after in pairwise(metrics))
+        if metrics[-1] - metrics[0] < SHARE_MOVES * whole or steady < STEADY * (len(metrics) - 1):
+            return False
+        size = self._size = _smallest_size([value / whole for value in metrics], self._size)
+        if size > LARGEST_SET or not ROUNDED % size or not size % BFLOAT16:
+            return False
+        is_power_of_two = not size & (size - 1)
+        return not is_power_of_two and (whole == 1 or size % HUNDREDTHS > 0)
 
 
-def _counted_examples(shares: list[float]) -> int | None:
-    """The smallest number of which all are shares; None if there is none, or if it is no proof."""
-    if len(set(shares)) < DISTINCT:
-        return None
-    for size in range(2, LARGEST_SET + 1):
+def _smallest_size(shares: list[float], least: int) -> int:
+    """The smallest number, from ``least`` on, of which all are shares; if none, a larger one."""
+    for size in range(least, LARGEST_SET + 1):
         if all(abs(x * size - round(x * size)) <= FLOAT32 * size * x for x in shares):
-            return None if ROUNDED % size == 0 else size
-    return None
+            return size
+    return LARGEST_SET + 1

@@ -10,10 +10,9 @@ from gradledger_monitor.model.numbers import number
 from gradledger_monitor.rules.definition import DEFAULTS, Parameter
 from gradledger_monitor.rules.number_text import counted, significant
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_applicable
-from gradledger_monitor.rules.schedule.plateau_calls import in_order, losses_of
+from gradledger_monitor.rules.schedule.plateau_calls import EQUAL, in_order, losses_of
 from gradledger_monitor.rules.state import declare
 
-EQUAL = 1e-5  # of the loss: what float32 and the division by K round
 RISES = 0.3  # of the calls: noise goes up and down
 
 SEVERAL = ", and not a mean over all since the call before"
