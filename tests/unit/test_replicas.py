@@ -105,6 +105,8 @@ def test_the_fix_of_one_that_is_left_out_spares_parameters_that_differed_at_firs
         (("0.weight", "1.weight", "2.weight", "head.weight"), (1,), "error", "between them"),
         (("0.weight", "1.weight", "2.weight", "head.weight"), (2,), "warning", "is meant"),
         ((), (2, 3), "warning", "is meant"),
+        (("0.weight", "0.bias", "1.weight", "1.bias"), (1, 3), "warning", "is meant"),
+        (("0.bias", "1.weight", "1.bias", "2.bias"), (1, 2), "warning", "is meant"),
     ],
 )
 def test_a_whole_part_that_is_left_out_may_be_that_of_each_rank(

@@ -22,7 +22,7 @@ from gradledger_monitor.model.losses.names import tokens_by_loss
 from gradledger_monitor.model.objectives import TOGETHER, Objective
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.balance.divisors import outer_constant
-from gradledger_monitor.rules.balance.evidence import BY_INDEX
+from gradledger_monitor.rules.balance.evidence import BY_INDEX, PICKS
 from gradledger_monitor.rules.number_text import counted, significant
 
 ELEMENT = "element"
@@ -166,6 +166,16 @@ def counted_name(objective: Objective, unit: str) -> str:
 def element_of(micro_batches: Iterable[MicroBatch]) -> str:
     """What the losses of some micro-batches count, in the singular."""
     return _common(term for micro_batch in micro_batches for term in micro_batch.terms)
+
+
+def of_tokens(micro_batch: MicroBatch) -> bool:
+    """Whether one of its losses is known to be of several targets for each sample."""
+    return any(_of_term(term) == "token" for term in micro_batch.terms)
+
+
+def by_hand(micro_batch: MicroBatch) -> bool:
+    """Whether one of its losses picks its targets itself; whether of tokens may not be known."""
+    return any(term.kind.startswith(PICKS) for term in micro_batch.terms)
 
 
 def counted_tokens(micro_batches: Sequence[MicroBatch]) -> tuple[int, str]:

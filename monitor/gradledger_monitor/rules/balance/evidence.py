@@ -29,10 +29,10 @@ from gradledger_monitor.model.tolerances import WEIGHT
 SINGLE = 2e-6  # relative error of a ratio of two single-precision numbers
 LISTS = 3  # micro-batches that must have as many elements as a list has pairs
 SMOOTHING = "LabelSmoothing"  # kind of a sum of the log-probabilities of all classes
-_PICKS = ("Gather", "Index")  # of one log-probability per token, by hand
+PICKS = ("Gather", "Index")  # of one log-probability per token, by hand
 # Beginnings of the kinds of losses: cross entropies against class indices, and all of which an
 # element is a token, or a whole example.
-BY_INDEX = ("NllLoss", *_PICKS)
+BY_INDEX = ("NllLoss", *PICKS)
 _OF_TOKENS = (*BY_INDEX, "SoftCrossEntropy", "KlDiv", SMOOTHING)
 _ROUND = (1, 2, 3, 5)  # first digits of coefficients that people write
 _USUAL = (1, 5)
@@ -249,7 +249,7 @@ def starts_from_earlier_losses(objective: Objective) -> bool:
 def is_function_of_log_probabilities(objective: Objective) -> bool:
     """Whether the elements are a function of what a loss by hand or a custom function returns."""
     of = objective.terms[0].loss_term.of
-    return of is not None and (of.startswith(_PICKS) or is_bare_reduction(objective))
+    return of is not None and (of.startswith(PICKS) or is_bare_reduction(objective))
 
 
 def divides_by_all_positions(facts: StepFacts, objective: Objective) -> bool:

@@ -131,6 +131,14 @@ MAY_BE_PERSONAL = (
     "a personal head, an adapter or a norm layer: then this is intended."
 )
 
+MAY_BE_PERSONAL_OUTSIDE = (
+    " If each rank is meant to train its own, such as a personal head or an adapter, this is "
+    "intended."
+)
+MAY_BE_PARTS = (
+    " If each rank is meant to train its own, such as its part of a large head, this is intended."
+)
+
 
 def of_rounding(replicas: Replicas) -> Outcome:
     return finding(
@@ -375,12 +383,23 @@ def rates(facts: StepFacts) -> str:
     return f". The learning rates are {ends}"
 
 
-def outside(parameters: int) -> str:
-    return (
+def outside(parameters: int, replicas: Replicas, fix: str) -> Text:
+    """Of what this optimizer steps and DDP does not synchronise; a part may be of each rank."""
+    one = parameters == 1
+    are, were, them = ("it is", "was", "it") if one else ("they are", "were", "them")
+    start = (
         f"The optimizer steps {counted(parameters, 'parameter')} that the DDP wrapper does not "
-        "synchronise: they are not part of its model, were added to it after it was wrapped, or "
-        "did not require gradients then. So each rank updates them differently."
+        f"synchronise: {are} not part of its model, {were} added to it after it was wrapped, or "
+        f"did not require gradients then. So each rank updates {them} differently."
     )
+    title = f"Trained outside the DDP wrapper: {counted(parameters, 'parameter')}"
+    if replicas.apart and not replicas.drifted:
+        from_start = f" The ranks had different values of {them} from the start."
+        return Text(title, start + from_start + MAY_BE_PARTS, fix, "info")
+    beside = replicas.beside_combined
+    if beside:
+        return Text(title, f"{start} The ranks combine {beside}.", fix)
+    return Text(title, start + MAY_BE_PERSONAL_OUTSIDE, fix, "warning")
 
 
 def differences(norms_differ: bool, drifted: bool, norms: list[float], rates: list[float]) -> str:

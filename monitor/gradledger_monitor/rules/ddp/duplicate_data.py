@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from gradledger_monitor.ingest.schema import StepRecord
 from gradledger_monitor.model import tolerances
-from gradledger_monitor.model.findings import Outcome
+from gradledger_monitor.model.findings import Outcome, Severity
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.ddp.common import SEVERAL_RANKS, combines_nothing, names
@@ -17,7 +17,7 @@ from gradledger_monitor.rules.definition import DEFAULTS, Parameter
 from gradledger_monitor.rules.fingerprints import Fingerprints
 from gradledger_monitor.rules.framework_fixes import ONE_TRAINING
 from gradledger_monitor.rules.number_text import counted
-from gradledger_monitor.rules.objective_names import element_of
+from gradledger_monitor.rules.objective_names import by_hand, of_tokens
 from gradledger_monitor.rules.rule import (
     OK,
     Rule,
@@ -55,8 +55,9 @@ class DuplicateData(Rule):
     those of a data-parallel wrapper; or all their parameters are equal, and the loop communicates
     at least once for each parameter between the last backward and the step. If nothing combines
     the gradients of ranks with equal parameters, each of them computes the same training, which is
-    information. So it is if targets that are no tokens are equal, and the losses differ: the
-    inputs may be different views of the same samples on purpose, as in repeated augmentation.
+    information. So it is if targets are equal, none of them is known to be of tokens, and the
+    losses differ: the inputs may be different views of the same samples on purpose, as in repeated
+    augmentation. It is a warning for a cross entropy by hand, whose targets may be tokens.
 
     **Why it matters**
 
@@ -135,10 +136,15 @@ class DuplicateData(Rule):
             return OK
         if apart:
             return about_steps(_each_alone([first, *twins]), self._steps)
-        of_texts = element_of(facts.record.micro_batches) == "token"  # equal ones are equal data
+        of_texts = any(map(of_tokens, facts.record.micro_batches))  # equal ones are equal data
         if not of_texts and all(self._since_other_losses[rank] < self.windows for rank in twins):
-            report = _of_other_inputs([first, *twins], list(prints[first]), self.windows)
-            return about_steps(report, self._steps)
+            severity: Severity = (
+                "warning" if any(map(by_hand, facts.record.micro_batches)) else "info"
+            )
+            of_inputs = _of_other_inputs(
+                [first, *twins], list(prints[first]), self.windows, severity
+            )
+            return about_steps(of_inputs, self._steps)
         report = finding(
             "error",
             "Ranks train on the same data",
@@ -218,11 +224,13 @@ def _each_alone(ranks: Sequence[int]) -> Outcome:
     )
 
 
-def _of_other_inputs(ranks: Sequence[int], prints: list[float], windows: int) -> Outcome:
+def _of_other_inputs(
+    ranks: Sequence[int], prints: list[float], windows: int, severity: Severity
+) -> Outcome:
     """Views of the same samples, which may be meant to differ, or a dropout."""
     first, *twins = ranks
     return finding(
-        "info",
+        severity,
         "Ranks train on the same targets, with different losses",
         f"{names(twins)} had the same fingerprints of loss targets as rank {first} in the last "
         f"{counted(windows, 'window')}, but other losses. If the inputs are different views "

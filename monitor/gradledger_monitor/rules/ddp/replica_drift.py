@@ -69,8 +69,10 @@ class ReplicaDrift(Rule):
 
     With DDP: after a synchronisation, the global gradient norm or the fingerprints of the
     parameters differ between the ranks, or their learning rates differ; or the optimizer steps
-    parameters that the wrapper does not hold. A warning: only another optimizer steps them, or the
-    script lets DDP ignore them (``_set_params_and_buffers_to_ignore_for_model``).
+    parameters that the wrapper does not hold, beside those of the same module or row of modules. A
+    warning: they are a whole part of the model; only another optimizer steps them; or the script
+    lets DDP ignore them (``_set_params_and_buffers_to_ignore_for_model``).
+    Information: those outside differed from the start, as parts of one head do.
 
     A warning, with FSDP2: parameters that the script lets it ignore (``ignored_params``) become
     different. With DDP, too, if they were equal at first within groups of ranks alone.
@@ -265,19 +267,19 @@ class ReplicaDrift(Rule):
         if not (outside or norms_differ or apart or differ_by(rates, SAME)):
             return self._groups.unknown() or OK
         if outside:
-            title = f"Trained outside the DDP wrapper: {counted(outside, 'parameter')}"
-            summary, fix = texts.outside(outside), FIX
+            text = texts.outside(outside, self._replicas, FIX)
         else:
-            title = texts.APART
-            summary = texts.differences(norms_differ, apart, norms, rates)
-            fix = texts.FIX_APART
+            text = texts.Text(
+                texts.APART, texts.differences(norms_differ, apart, norms, rates), texts.FIX_APART
+            )
             if hook_combines_nothing(facts):
-                summary, fix = summary + texts.HOOK_COMBINES_NOTHING, texts.FIX_OF_HOOK
+                summary = text.summary + texts.HOOK_COMBINES_NOTHING
+                text = text._replace(summary=summary, fix=texts.FIX_OF_HOOK)
         return finding(
-            "error",
-            title,
-            summary,
-            fix,
+            text.severity,
+            text.title,
+            text.summary,
+            text.fix,
             outside=outside,
             norms=norms[:16],
             parameters_differ=apart,

@@ -158,19 +158,30 @@ class Replicas:
     def beside_combined(self) -> str:
         """What the ranks combine beside parameters that drift, which are no whole part then.
 
-        The weight of a bias, or the other way round, or equal ones before and after it in a row of
-        modules. Else it is a part of the model: a head, adapters, norm layers.
+        The weight of a bias, or the other way round, where both are combined in another module; or
+        equal modules before and after it in a row of modules. Else it is a part of the model: a
+        head, adapters, norm layers, all biases.
         """
         combined = [i for i, share in self.shares.items() if share == 0]
         by_name = {self.names[i]: self.shapes[i] for i in combined if i in self.names}
-        for index, shape in self.drifted.items():
+        whole = any(_partner(name) in by_name for name in by_name)
+        modules = _modules(self.names, self.shapes)
+        alike = {
+            module: own
+            for module, own in modules.items()
+            if all(_joined(module, each) in by_name for each in own)
+        }
+        for index in self.drifted:
             name = self.names.get(index, "")
             partner = _partner(name)
-            if partner in by_name:
+            if whole and partner in by_name:
                 return f"``{partner}``, and not ``{name}`` of the same module"
-            around = _around(name, [n for n, s in by_name.items() if s == shape])
+            module, _, own = name.rpartition(".")
+            shapes = modules.get(module)
+            around = _around(module, [m for m, each in alike.items() if each == shapes])
             if around is not None:
-                return f"``{around[0]}`` and ``{around[1]}``, and not ``{name}`` between them"
+                before, after = (_joined(each, own) for each in around)
+                return f"``{before}`` and ``{after}``, and not ``{name}`` between them"
         return ""
 
     @property
@@ -211,9 +222,24 @@ def _partner(name: str) -> str:
     return f"{module}{dot}{other}" if other != own else ""
 
 
-def _around(name: str, others: Sequence[str]) -> tuple[str, str] | None:
-    """Those of the same name in modules before and after its own, in a list of modules."""
-    parts = name.split(".")
+def _modules(
+    names: Mapping[int, str], shapes: Mapping[int, list[int]]
+) -> dict[str, dict[str, list[int]]]:
+    """The modules, with the shapes of their own parameters."""
+    modules: dict[str, dict[str, list[int]]] = {}
+    for index, name in names.items():
+        module, _, own = name.rpartition(".")
+        modules.setdefault(module, {})[own] = shapes[index]
+    return modules
+
+
+def _joined(module: str, own: str) -> str:
+    return f"{module}.{own}" if module else own
+
+
+def _around(module: str, others: Sequence[str]) -> tuple[str, str] | None:
+    """The modules of one name before and after this one, in a list of modules."""
+    parts = module.split(".")
     for position, part in enumerate(parts):
         if part.isdecimal():
             row = {int(n): other for other in others if (n := _number_at(position, parts, other))}
