@@ -275,9 +275,18 @@ def test_what_is_combined_by_another_operation_is_named(operation: Any, name: st
 def test_a_rank_that_masks_some_gradients_is_named_where_enough_show_it(masked: int) -> None:
     left = (*GRADIENTS[:2], [*([0.0] * masked), *GRADIENTS[2][masked:]])
     applied = [sum(values) / 3 for values in zip(*left, strict=True)]
-    findings = judged([step(*[applied] * 3, left=GRADIENTS)] * 2).findings
+    findings = judged([step(*[applied] * 3, left=GRADIENTS)] * 5).findings
     titles = ["Some gradients of rank 2 are left out of the sum over the ranks"]
     assert [f.title for f in findings] == (titles if masked == 4 else [])
+
+
+def test_a_rank_that_leaves_out_other_gradients_in_each_window_may_send_them_later() -> None:
+    steps = []
+    for masked in (range(4), range(1, 5), range(4), range(1, 5), range(4), range(1, 5)):
+        last = [0.0 if i in masked else v for i, v in enumerate(GRADIENTS[2])]
+        applied = [sum(values) / 3 for values in zip(*GRADIENTS[:2], last, strict=True)]
+        steps.append(step(*[applied] * 3, left=GRADIENTS))
+    assert judged(steps).findings == []
 
 
 def test_a_rank_whose_loss_is_multiplied_by_zero_adds_nothing() -> None:

@@ -45,6 +45,7 @@ from gradledger_monitor.model.ranks.rows import (
 )
 from gradledger_monitor.model.ranks.weighted_sum import (
     NO_SUM,
+    LeftOut,
     least_squares,
     of_each_coordinate,
     rank_factors,
@@ -107,7 +108,7 @@ class ManualAllReduce:
     # Ranks that hold copies of other parameters than the remaining ones, beside those of all ranks.
     parts: tuple[tuple[int, ...], ...] = ()
     operation: str = ""  # of each coordinate over the ranks, instead of a sum: "maximum"
-    left_out: int | None = None  # the rank whose gradients of some parameters are not in the sum
+    left_out: LeftOut | None = None  # the rank that is not in the sum of some coordinates
     partly: bool = False  # some coordinates were combined, and others were not
     of_owners: float = 0.0  # the share of a model that its holders step on their own gradients
     moved: bool = False  # of gradients that the loop keeps in its own buffers until the step
@@ -413,7 +414,7 @@ def _no_sum(
         return ManualAllReduce(reason=NO_SUM, operation=operation)
     silent = rank_left_out(before, applied, tolerance, MIN_COORDINATES)
     if silent is not None:
-        return ManualAllReduce(reason=NO_SUM, left_out=ranks[silent])
+        return ManualAllReduce(reason=NO_SUM, left_out=silent._replace(rank=ranks[silent.rank]))
     factors = two_factors(before, applied, tolerance, MIN_COORDINATES)
     if factors is None:
         return ManualAllReduce(reason=NO_SUM)

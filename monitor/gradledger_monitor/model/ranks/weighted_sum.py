@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from gradledger_monitor.model.token_ledger import total
 
@@ -13,6 +14,14 @@ from gradledger_monitor.model.token_ledger import total
 INDEPENDENT = 0.02
 NO_SUM = "the ranks' gradients were combined, but not as a sum"
 CANCELS = 0.1  # below this share of its parts, a sum does not show what it was multiplied by
+
+
+class LeftOut(NamedTuple):
+    """A rank, and the coordinates at which it is not in the sum of the others, and is in it."""
+
+    rank: int
+    without: frozenset[int]
+    within: frozenset[int]
 
 
 def rank_factors(
@@ -99,7 +108,7 @@ def of_each_coordinate(
 
 def rank_left_out(
     gradients: Sequence[Sequence[float]], applied: Sequence[float], tolerance: float, least: int
-) -> int | None:
+) -> LeftOut | None:
     """The rank that is in the sum at some coordinates, and at all others is not; None if unproved.
 
     Both at ``least`` coordinates or more that show it, and times one number.
@@ -120,12 +129,13 @@ def rank_left_out(
                 ]
                 for each in (sums, without)
             ]
-            shown = [
-                sum(own and not other for own, other in zip(*p, strict=True))
+            here, not_here = (
+                frozenset(i for i, (own, other) in enumerate(zip(*p, strict=True)) if own > other)
                 for p in (fits, fits[::-1])
-            ]
-            if factor > 0 and all(map(any, zip(*fits, strict=True))) and min(shown) >= least:
-                return rank
+            )
+            enough = min(len(here), len(not_here)) >= least
+            if factor > 0 and all(map(any, zip(*fits, strict=True))) and enough:
+                return LeftOut(rank, not_here, here)
     return None
 
 

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.ranks.manual_all_reduce import ManualAllReduce
 from gradledger_monitor.model.ranks.parts_by_hand import ADDED_UP_AGAIN, scales_of_parts
+from gradledger_monitor.model.ranks.weighted_sum import NO_SUM, LeftOut
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.tolerances import WEIGHT_HALF
 from gradledger_monitor.rules.balance.evidence import Near
 from gradledger_monitor.rules.ddp.drift_texts import FIX_OF_PARTS
-from gradledger_monitor.rules.number_text import significant
+from gradledger_monitor.rules.number_text import counted, significant
 from gradledger_monitor.rules.rule import finding, not_measured
+from gradledger_monitor.rules.state import declare
+
+LEFT_OUT_WINDOWS = 5  # in a row, until gradients are not only kept for a later step
 
 FIX_PARTS = """\
 for parameter in model.parameters():       # after the last backward
@@ -82,13 +89,39 @@ def of_function(times: int) -> Outcome:
     )
 
 
-def of_unequal(all_reduce: ManualAllReduce, ranks: int) -> Outcome:
+class LeftOutAgain:
+    """Whether one rank is left out at the same coordinates, in window after window.
+
+    Gradients that a rank keeps for a later step, as those below a threshold, change between them.
+    """
+
+    state: ClassVar[Mapping[str, Any]] = declare(windows=int, rank=int, at=dict[int, bool])
+
+    def __init__(self) -> None:
+        self.windows, self.rank = 0, -1
+        self.at: dict[int, bool] = {}  # coordinates that have shown it: whether it is left out
+
+    def add(self, left_out: LeftOut | None) -> None:
+        """Another window; None: no rank is left out."""
+        if left_out is None:
+            self.windows, self.at = 0, {}
+            return
+        at = dict.fromkeys(left_out.without, True) | dict.fromkeys(left_out.within, False)
+        same = left_out.rank == self.rank and all(self.at.get(i, v) == v for i, v in at.items())
+        self.windows = self.windows + 1 if same else 1
+        self.at = self.at | at if same else at
+        self.rank = left_out.rank
+
+
+def of_unequal(all_reduce: ManualAllReduce, ranks: int, again: LeftOutAgain) -> Outcome:
     """The loop multiplies the ranks' gradients of some parameters by another number, or adds up
     other numbers, or none."""
     if all_reduce.operation:
         return _of_operation(all_reduce.operation)
     if all_reduce.left_out is not None:
-        return _of_rank_left_out(all_reduce.left_out)
+        if again.windows < LEFT_OUT_WINDOWS:
+            return not_measured(NO_SUM)
+        return _of_rank_left_out(all_reduce.left_out.rank, again.windows)
     if all_reduce.reason == ADDED_UP_AGAIN:
         return _again(all_reduce, ranks)
     return _of_parts(all_reduce) if all_reduce.parts else _twice(all_reduce, ranks)
@@ -105,14 +138,15 @@ def _of_operation(operation: str) -> Outcome:
     )
 
 
-def _of_rank_left_out(rank: int) -> Outcome:
+def _of_rank_left_out(rank: int, windows: int) -> Outcome:
     return finding(
         "warning",
         f"Some gradients of rank {rank} are left out of the sum over the ranks",
-        "In some of the sampled parameters, the ranks step on the sum of the gradients of all "
-        f"ranks. In others, what rank {rank} has computed is not in this sum, so its data has no "
-        "effect there. A rank that zeroes or masks gradients between backward and the all-reduce "
-        "does this.",
+        "At some of the sampled coordinates, the ranks step on the sum of the gradients of all "
+        f"ranks. At others, the same ones in each of the last {counted(windows, 'window')}, what "
+        f"rank {rank} has computed is not in this sum. A rank that zeroes or masks gradients "
+        "between backward and the all-reduce does this: its data has no effect there, unless it "
+        "adds what it left out to a later step.",
         FIX_ALL_RANKS,
         rank=rank,
     )

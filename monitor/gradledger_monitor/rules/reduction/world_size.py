@@ -43,6 +43,7 @@ from gradledger_monitor.rules.reduction.fixes import (
 )
 from gradledger_monitor.rules.reduction.parts_of_a_model import (
     SUM_MULTIPLIED,
+    LeftOutAgain,
     of_divisors,
     of_function,
     of_unequal,
@@ -159,8 +160,8 @@ class WorldSize(Rule):
     itself: they must be divided by the same number. So must all gradients that a loop without a
     wrapper combines: if those of some parameters are R times as large, it combines them twice, and
     experts need the divisor of the rest although fewer ranks hold them. It is reported, too, if it
-    combines them by a maximum, minimum or product, or if what one rank computed for some parameters
-    is not in the sum. Where ranks hold one model
+    combines them by a maximum, minimum or product, or if what one rank computed is not in the sum
+    at the same coordinates in five windows in a row. Where ranks hold one model
     in parts, as in tensor parallelism, gradients that are equal on all of them must not be added
     up; nor may an autograd function add up again what it has added up over the ranks. Where ranks
     without a wrapper combine no gradients and the balance is 1/R, the all-reduce may be missing.
@@ -195,11 +196,12 @@ class WorldSize(Rule):
 
     points_at = ("loss", "backward")
     precondition = BALANCE_OFF_BY_RANKS
-    state = declare(_equalised=bool, _alone=bool)
+    state = declare(_equalised=bool, _alone=bool, _left_out=LeftOutAgain)
 
     def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
         super().__init__(thresholds)
         self._equalised = False  # the ranks' models became equal: no average, and no copy
+        self._left_out = LeftOutAgain()
         self._alone = False  # it has reported that each rank steps on its own gradient
 
     def evaluate(self, window: Window) -> Outcome:
@@ -217,8 +219,9 @@ class WorldSize(Rule):
         if divisors:
             return of_divisors(window.facts, divisors)
         unequal = _unequal(window.facts)
+        self._left_out.add(unequal and unequal.left_out)
         if unequal is not None:
-            return of_unequal(unequal, ranks)
+            return of_unequal(unequal, ranks, self._left_out)
         added = diagnosed(window, "term_world")
         if added is not None and added.objective is not None:
             return _added(window, added.objective)
