@@ -129,13 +129,13 @@ def rank_left_out(
                 ]
                 for each in (sums, without)
             ]
-            here, not_here = (
+            inside, outside = (
                 frozenset(i for i, (own, other) in enumerate(zip(*p, strict=True)) if own > other)
                 for p in (fits, fits[::-1])
             )
-            enough = min(len(here), len(not_here)) >= least
+            enough = min(len(inside), len(outside)) >= least
             if factor > 0 and all(map(any, zip(*fits, strict=True))) and enough:
-                return LeftOut(rank, not_here, here)
+                return LeftOut(rank, outside, inside)
     return None
 
 

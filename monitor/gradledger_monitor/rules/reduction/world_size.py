@@ -219,7 +219,7 @@ class WorldSize(Rule):
         if divisors:
             return of_divisors(window.facts, divisors)
         unequal = _unequal(window.facts)
-        self._left_out.add(unequal and unequal.left_out)
+        self._left_out.add(None if unequal is None else unequal.left_out)
         if unequal is not None:
             return of_unequal(unequal, ranks, self._left_out)
         added = diagnosed(window, "term_world")
