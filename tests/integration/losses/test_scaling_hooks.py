@@ -61,6 +61,25 @@ def two_of_one_input(model: nn.Module) -> Tensor:
     return F.cross_entropy(logits, LABELS) - 0.5 * F.cross_entropy(logits, LABELS)
 
 
+def clips(gradient: Tensor) -> Tensor:
+    return gradient * (0.01 / gradient.norm())
+
+
+def two_of_a_module_with_a_hook(model: nn.Module) -> Tensor:
+    """Its hook only reads. What arrives at its output is the sum of two losses."""
+    handle = model.register_full_backward_hook(lambda *_: None)
+    logits = model(torch.randn(8, 6, requires_grad=True))
+    handle.remove()
+    return 0.5 * F.cross_entropy(logits, LABELS) - 0.2 * F.mse_loss(logits, torch.ones(8, 4))
+
+
+def of_one_output(model: nn.Module) -> Tensor:
+    """Any two numbers have a common factor."""
+    output: Tensor = model(torch.randn(1, 6))[:, :1]
+    output.register_hook(lambda gradient: gradient.clamp(-0.01, 0.01))
+    return F.mse_loss(output, torch.ones(1, 1))
+
+
 def of_a_detached_feature(model: nn.Module) -> Tensor:
     """The gradient of the features below the nearest layer is scaled, and that of the layer not."""
     features = torch.randn(8, 6, requires_grad=True) * 1
@@ -73,12 +92,15 @@ LOSSES: dict[str, tuple[Callable[[nn.Module], Tensor], bool]] = {
     "divides in place": (hooked(lambda gradient: gradient.div_(K)), True),
     "node": (divided_by_a_node, True),
     "module": (divided_by_a_module, True),
-    "parameter": (divided_at_a_parameter, True),
+    "parameter": (divided_at_a_parameter, False),
     "reads": (hooked(lambda gradient: None), False),
     "returns the same": (hooked(lambda gradient: gradient), False),
     "replaces what is not a number": (hooked(torch.nan_to_num), False),
     "leaves out one class": (hooked(lambda g: g * torch.tensor([0.0, 1, 1, 1])), False),
     "subtracts": (subtracts_a_share, False),
+    "clips by the norm": (hooked(clips), False),
+    "hook of a module": (two_of_a_module_with_a_hook, False),
+    "one output": (of_one_output, False),
     "two losses": (two_of_one_input, False),
     "features": (of_a_detached_feature, False),
 }

@@ -1,17 +1,19 @@
-"""Whether hooks of the script divide the gradient between a loss and the parameters nearest to it.
+"""Whether hooks of the script divide the gradient between the losses and the parameters.
 
-The weights are read at the loss. A hook of a tensor or of a node below it, such as
+The weights are read at the losses. A hook of a tensor or of a node below them, such as
 ``logits.register_hook(lambda g: g / K)``, may divide the gradient after that, and PyTorch does not
-show which hooks a node has. What leaves each node on the shortest way from a loss to a parameter is
-therefore compared with what arrives at the next one. Both are one tensor unless a hook returns
-another. Then a few values of both are compared. This is done in the first micro-batches, and in all
-later ones if a hook returned another tensor there.
+show which hooks a node has. What leaves a node is therefore compared with what arrives at the next
+one: both are one tensor unless a hook returns another. This is done at each node that the whole
+gradient passes before it reaches a parameter, in the first micro-batches, and in all later ones if
+it was divided there. Hooks of parameters are not looked at: one alone shows a learning rate.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import deque
 from collections.abc import Callable, Iterator
+from heapq import heappop, heappush
+from itertools import count
 from typing import Any, NamedTuple
 
 import torch
@@ -25,16 +27,17 @@ from gradledger.capture.gradient_probe import (
 )
 from gradledger.capture.isolation import local_part, version_of
 from gradledger.capture.open_terms import HALF, OpenTerm
-from gradledger.observers.losses.found_losses import LossNode
+from gradledger.observers.losses.found_losses import LossNode, sequence_number
 from gradledger.observers.losses.node_names import PARAMETER, PASSED_ON_IN_ORDER
 
 FIRST_MICRO_BATCHES = 16
-FEW_LOSSES = 4  # of one backward, whose ways are watched
-MOST_NODES = 64  # that are visited to find the way
-MOST_EDGES = 16
+FEW_LOSSES = 4  # of one backward
+MOST_NODES = 64  # that are visited
 # PyTorch calls the hooks of a module after this node; output i is input i.
 PASSED_ON_TO_HOOKS = PASSED_ON_IN_ORDER | {"BackwardHookFunctionBackward"}
 VALUES = 256  # of a gradient: many may be zero at the targets of a cross entropy
+FEWEST_VALUES = 4  # different ones: any two numbers have a common factor
+COMPARED = 16  # micro-batches whose gradients a hook changed: one that clips has no constant factor
 SCALED = (
     "a hook divides the gradient between the loss and the parameters, which the weights at the "
     "loss do not count: if it divides by K, divide the loss instead"
@@ -51,86 +54,107 @@ class _Step(NamedTuple):
 
 
 class ScalingHooks:
-    """Compares the gradients along the way below each loss."""
+    """Compares the gradients below the losses of each backward."""
 
     def __init__(self) -> None:
-        self._changed = False  # whether a hook returned another tensor
+        self._changed: deque[_Scaling] = deque(maxlen=COMPARED)
 
     def watch(
         self,
+        roots: list[Any],
         losses: list[LossNode],
         terms: list[OpenTerm],
         number: int,
         guard_hook: Callable[..., Any],
     ) -> list[Callable[[], None]]:
-        """Watch the way below each loss. Returns functions that remove the hooks."""
-        early = number <= FIRST_MICRO_BATCHES or self._changed
-        if not early or len(losses) > FEW_LOSSES:
+        """Watch what is below all losses of a backward. Returns functions that remove the hooks."""
+        last = self._changed[-1] if self._changed else None
+        early = number <= FIRST_MICRO_BATCHES or (last is not None and last.divides is not False)
+        if not early or not 0 < len(losses) <= FEW_LOSSES:
             return []
-        undo: list[Callable[[], None]] = []
-        used: dict[Any, Counter[Any]] = {}
-        ways = [_way(loss.node, used) for loss in losses]
-        users = sum(used.values(), Counter[Any]())
-        for way, term in zip(ways, terms, strict=True):
+        steps = _passed_by_all(roots, losses)
+        scaling = _Scaling(self._changed)
+        for term in terms if steps else ():
             if term.passed_on is None:
-                scaling = term.passed_on = _Scaling()
-                for step in way:
-                    if users[step.below, step.output] == 1:
-                        undo += self._watch_step(step, scaling, guard_hook)
-        return undo
-
-    def _watch_step(
-        self, step: _Step, scaling: _Scaling, guard_hook: Callable[..., Any]
-    ) -> list[Callable[[], None]]:
-        left: list[tuple[object, Deferred]] = []
-
-        def after(gradients: tuple[Any, ...], _: Any) -> None:
-            gradient = gradients[step.entry]
-            is_one = gradient is not None and not gradient.is_nested
-            values = read_coordinates(gradient, VALUES) if is_one else None
-            if values is not None:
-                left.append((_mark(gradient), values))
-
-        def before(gradients: tuple[Any, ...]) -> None:
-            gradient = gradients[step.output]
-            if gradient is None or not left or gradient.layout is not torch.strided:
-                return
-            mark, values = left.pop()
-            if _mark(gradient) == mark:
-                return
-            self._changed = True
-            arrived = read_coordinates(gradient, VALUES)
-            if arrived is not None:
-                half = gradient.dtype in HALF
-                scaling.pairs.append((values, arrived, UNIFORM_HALF if half else UNIFORM))
-
-        return [
-            step.node.register_hook(guard_hook(after)).remove,
-            step.below.register_prehook(guard_hook(before)).remove,
-        ]
+                term.passed_on = scaling
+        return [undo for step in steps for undo in _watch_step(step, scaling, guard_hook)]
 
 
 class _Scaling:
-    """What one micro-batch shows of a loss: gradients before and after hooks."""
+    """What one micro-batch shows: gradients before and after hooks."""
 
-    def __init__(self) -> None:
-        self.pairs: list[tuple[Deferred, Deferred, float]] = []
+    def __init__(self, changed: deque[_Scaling]) -> None:
+        self._changed = changed  # the last ones of which a hook changed the gradient
+        self._pairs: list[tuple[Deferred, Deferred, float]] = []
+        self.divides: bool | None = None  # not known yet
+
+    def add(self, before: Deferred, after: Deferred, tolerance: float) -> None:
+        """A hook returned another tensor."""
+        if not self._pairs:
+            self._changed.append(self)
+        self._pairs.append((before, after, tolerance))
 
     def reason(self) -> str | None:
-        """That a hook divides it, if it does; None if not."""
-        for before, after, tolerance in self.pairs:
+        """That a hook divides it, if one does by a constant; None if not."""
+        if not self._pairs:
+            return None
+        own = self.factor()
+        others = [each.factor() for each in tuple(self._changed) if each is not self]
+        known = [each for each in others if each is not None]
+        tolerance = self._pairs[0][2]
+        constant = all(own is not None and abs(each - own) <= tolerance * own for each in known)
+        self.divides = own is not None and constant
+        return SCALED if self.divides and known else None
+
+    def factor(self) -> float | None:
+        """By what hooks multiply the gradient, if that is less than 1; None if not known."""
+        for before, after, tolerance in self._pairs:
             if before.has_no_copy or after.has_no_copy:
                 continue
-            factor = common_factor(before.values(), after.values(), tolerance)
+            values = before.values()
+            if len({value for value in values if value}) < FEWEST_VALUES:
+                continue
+            factor = common_factor(values, after.values(), tolerance)
             if isinstance(factor, float) and 0 < factor < 1 - tolerance:
-                return SCALED
+                return factor
         return None
 
     def deferred(self) -> Iterator[Deferred]:
         """The values that are read later."""
-        for before, after, _ in self.pairs:
+        for before, after, _ in self._pairs:
             yield before
             yield after
+
+
+def _watch_step(
+    step: _Step, scaling: _Scaling, guard_hook: Callable[..., Any]
+) -> list[Callable[[], None]]:
+    left: list[tuple[object, Deferred]] = []
+
+    def after(gradients: tuple[Any, ...], _: Any = None) -> None:
+        gradient = gradients[step.entry]
+        is_one = gradient is not None and not gradient.is_nested
+        values = read_coordinates(gradient, VALUES) if is_one else None
+        if values is not None:
+            left.append((_mark(gradient), values))
+
+    def before(gradients: tuple[Any, ...]) -> None:
+        gradient = gradients[step.output]
+        if gradient is None or not left or gradient.layout is not torch.strided:
+            return
+        mark, values = left.pop()
+        if _mark(gradient) == mark:
+            return
+        arrived = read_coordinates(gradient, VALUES)
+        if arrived is not None:
+            scaling.add(values, arrived, UNIFORM_HALF if gradient.dtype in HALF else UNIFORM)
+
+    passes_on = step.node.name() in PASSED_ON_TO_HOOKS  # what arrives there, but for its own hooks
+    register = step.node.register_prehook if passes_on else step.node.register_hook
+    return [
+        register(guard_hook(after)).remove,
+        step.below.register_prehook(guard_hook(before)).remove,
+    ]
 
 
 def _mark(gradient: torch.Tensor) -> object:
@@ -138,36 +162,28 @@ def _mark(gradient: torch.Tensor) -> object:
     return local_part(gradient).data_ptr(), version_of(gradient)
 
 
-def _way(start: Any, used: dict[Any, Counter[Any]]) -> list[_Step]:
-    """The shortest way from a node to a parameter; empty if it is too long.
+def _passed_by_all(roots: list[Any], losses: list[LossNode]) -> list[_Step]:
+    """The edges below all losses by which the whole gradient passes, down to the first parameter.
 
-    ``used`` gets which outputs each visited node uses. What arrives at one that several nodes use
-    is a sum.
+    A node that is the only one left to visit is on every way from the roots to a parameter, and all
+    nodes that use it are known. The last made is visited first: a node is made after its inputs.
     """
-    above: dict[Any, _Step | None] = {start: None}
-    nodes, end = [start], None
-    for node in nodes:  # which grows
-        if node.name() == PARAMETER:
-            end = end or node
-            continue
-        used[node] = Counter(each for each in node.next_functions if each[0] is not None)
-        for index, (below, output) in enumerate(node.next_functions):
-            if below is not None and below not in above and len(nodes) < MOST_NODES:
-                above[below] = _Step(node, index, below, output)
-                nodes.append(below)
-    steps: list[_Step] = []
-    step = None if end is None else above[end]
-    while step is not None:
-        last = steps[-1] if steps else None
-        if last is not None and _passes_on(step, last):
-            steps[-1] = step._replace(below=last.below, output=last.output)
-        else:
-            steps.append(step)
-        step = above[step.node]
-    return steps if len(steps) <= MOST_EDGES else []
-
-
-def _passes_on(above: _Step, below: _Step) -> bool:
-    """Whether the node between two steps passes on what arrives, but for its own hooks."""
-    name = below.node.name()
-    return name in PASSED_ON_TO_HOOKS and above.output == below.entry
+    users: dict[Any, list[_Step | None]] = {root: [None] for root in roots}
+    order, left = count(), list[tuple[int, int, Any]]()
+    for root in users:
+        heappush(left, (-(sequence_number(root) or 0), next(order), root))
+    above, steps = {loss.node for loss in losses}, list[_Step]()
+    while left and len(users) <= MOST_NODES:
+        node = heappop(left)[2]
+        if not (left or above) and len(users[node]) == 1:
+            steps += filter(None, users[node])
+        above.discard(node)
+        for entry, (below, output) in enumerate(node.next_functions):
+            if below is None:
+                continue
+            if below.name() == PARAMETER:
+                return steps
+            if below not in users:
+                heappush(left, (-(sequence_number(below) or 0), next(order), below))
+            users.setdefault(below, []).append(_Step(node, entry, below, output))
+    return steps

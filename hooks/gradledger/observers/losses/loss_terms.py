@@ -251,6 +251,10 @@ class LossTerms(Observer):
                 for loss, term in zip(every, micro_batch.terms, strict=True):
                     term.task = self._tasks.number(loss)
             self._name_modules(micro_batch, every)
+            nodes = [graph.node for graph in graphs]
+            micro_batch.undo += self._hooks.watch(
+                nodes, every, micro_batch.terms, micro_batch.number, self._guard_hook
+            )
         except TooManyNodes:
             micro_batch.terms.clear()
             micro_batch.missing["terms"] = TOO_LARGE
@@ -325,7 +329,6 @@ class LossTerms(Observer):
             micro_batch.undo += watch_upstream(
                 loss, term, micro_batch.has_grad_tensors, self._guard_hook
             )
-        micro_batch.undo += self._hooks.watch(losses, terms, micro_batch.number, self._guard_hook)
         micro_batch.terms += terms
         return terms
 
