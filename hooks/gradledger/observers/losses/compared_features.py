@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from gradledger.capture.open_terms import Part
-from gradledger.observers.losses.found_losses import LossNode
+from gradledger.observers.losses.found_losses import LossNode, shape_of, signed
 from gradledger.observers.losses.node_names import (
     ADDITIONS,
     JOINS,
@@ -34,9 +34,8 @@ _MOST_ABOVE_PARTS = 24  # nodes
 _OF_ROWS = RESHAPES | PRODUCTS | {"TBackward0"}
 # Matrices of all pairs of rows of two inputs.
 _ALL_PAIRS = frozenset({"MmBackward0", "CdistBackward0", "EuclideanDistBackward0"})
-# Between such features and their mean and deviation.
 _TRANSPOSED = frozenset({"TBackward0", "TransposeBackward0", "PermuteBackward0"})
-_CENTRED = _OF_ROWS | SUBTRACTIONS
+_WITH_MEAN = ("VarMeanBackward0", "StdMeanBackward0")
 # Between the elements of a loss and a matrix of sums over rows.
 _ABOVE_MATRIX = (
     RESHAPES
@@ -156,7 +155,8 @@ def _compares_rows(node: Any) -> bool:
 def adds_up_samples(node: Any) -> bool:
     """Whether an output is a function by element of a matrix of sums over the rows of features.
 
-    As a matrix of correlations: ``a.T @ b``. Each entry is a statistic of the whole micro-batch.
+    As a matrix of correlations: ``a.T @ b``, where both are less their means over the rows. Each
+    entry is a statistic of the whole micro-batch. Without the means, one may be a computed weight.
     """
     for _ in range(_MOST_ABOVE_MATRIX):
         if node is None or node.name() == "MmBackward0":
@@ -166,18 +166,27 @@ def adds_up_samples(node: Any) -> bool:
         node = next((below for below, _ in node.next_functions if below is not None), None)
     if node is None or node.name() != "MmBackward0":
         return False
-    (left, across), (right, also) = (_source(side) for side, _ in node.next_functions)
-    parameters = _is_parameter(left) or _is_parameter(right)
-    return across and not also and not parameters and None not in (left, right)
+    (left, across), (right, also) = (_centred(side) for side, _ in node.next_functions)
+    if left is None or right is None or not across or also:
+        return False
+    return left.name() == right.name() and shape_of(left) == shape_of(right)
 
 
-def _source(node: Any) -> tuple[Any, bool]:
-    """The node that rows were computed by, before they were centred, and if they are columns."""
+def _centred(node: Any) -> tuple[Any, bool]:
+    """The node that makes the mean of the rows zero, if there is one, and if they are columns."""
     transposed = False
-    while node is not None and node.name() in _CENTRED:
+    while node is not None and not (node.name() in SUBTRACTIONS or "BatchNorm" in node.name()):
         transposed ^= node.name() in _TRANSPOSED
-        node = node.next_functions[0][0]
+        node = node.next_functions[0][0] if node.name() in _OF_ROWS else None
+    if node is not None and node.name() in SUBTRACTIONS:
+        mean = node.next_functions[-1][0]
+        over = getattr(mean, "_saved_dim", None) if _is_mean(mean) else None
+        node = node if over is not None and signed(over) == [0] else None
     return node, transposed
+
+
+def _is_mean(node: Any) -> bool:
+    return node is not None and node.name() in ("MeanBackward1", *_WITH_MEAN)
 
 
 def _picks_pairs(node: Any) -> bool:
