@@ -244,7 +244,7 @@ def _find_below_constants(root: Any, scaling: frozenset[int]) -> LossNode | None
     for each in scalings:
         if not _scales(each, scaling):
             path = path.through(each, each.name())
-    return LossNode(node, node.name(), path)
+    return loss_at(node, node.name(), path)
 
 
 def below_scaling(root: Edge, scaling: frozenset[int]) -> Edge:

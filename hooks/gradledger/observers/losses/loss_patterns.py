@@ -19,6 +19,8 @@ from gradledger.observers.losses.found_losses import (
     signed,
 )
 from gradledger.observers.losses.node_names import (
+    CTC_LOSS,
+    CTC_LOSSES,
     DIVERGENCE,
     JOINS,
     LOG_SOFTMAX,
@@ -76,7 +78,7 @@ def _product_with_tensor(root: Any) -> tuple[Any, torch.Tensor] | None:
 def loss_at(node: Any, name: str, path: GraphPath) -> LossNode | None:
     """The loss that this node is, if it is one."""
     if name in LOSS_NODES or (name in PICKS and _picks_log_probabilities(node)):
-        return LossNode(node, name, path)
+        return LossNode(node, CTC_LOSS if name in CTC_LOSSES else name, path)
     if name in ("SumBackward0", "SumBackward1") and soft_target_side(node) is not None:
         return LossNode(node, SOFT_CROSS_ENTROPY, path)
     if name == "AddBackward0":
@@ -107,8 +109,8 @@ def head_of(loss: LossNode) -> tuple[Any, Any]:
         if loss.name != DIVERGENCE or loss.elements.rows is None:
             return None, None
         node = loss.elements.rows.softmax
-    by_hand = (*PICKS, SOFT_CROSS_ENTROPY, SMOOTHING, DIVERGENCE)
-    if not (node.name().startswith(("NllLoss", "CtcLoss")) or loss.name in by_hand):
+    named = (CTC_LOSS, *PICKS, SOFT_CROSS_ENTROPY, SMOOTHING, DIVERGENCE)
+    if not (node.name().startswith("NllLoss") or loss.name in named):
         return None, None
     for _ in range(_HEAD_DEPTH):
         below = node.next_functions[0][0] if node.next_functions else None

@@ -39,10 +39,8 @@ from gradledger.observers.losses.compared_features import (
 from gradledger.observers.losses.found_losses import Edge, LossNode, sequence_number
 from gradledger.observers.losses.input_gradients import InputGradients
 from gradledger.observers.losses.loss_nodes import DeclaredLoss, open_term
-from gradledger.observers.losses.loss_patterns import (
-    head_of,
-)
-from gradledger.observers.losses.node_names import REDUCTIONS
+from gradledger.observers.losses.loss_patterns import head_of
+from gradledger.observers.losses.node_names import CTC_LOSS, JOINS, REDUCTIONS
 from gradledger.observers.losses.reached_optimizers import ReachedOptimizers
 from gradledger.observers.losses.tasks import ModulesBelow, Tasks
 from gradledger.observers.losses.upstream import watch_declared, watch_upstream
@@ -400,6 +398,9 @@ def _number_heads(losses: list[LossNode], terms: list[OpenTerm]) -> None:
     heads: dict[int, int] = {}
     results: dict[int, int] = {}
     for loss, term in zip(losses, terms, strict=True):
+        joined = loss.link is not None and loss.link[0].name() in JOINS
+        if loss.name == CTC_LOSS and not joined:
+            continue  # one head may be used at several depths; chunks of one loss are joined
         head, logits = head_of(loss)
         if head is not None:
             term.head = heads.setdefault(id(head), len(heads) + 1)

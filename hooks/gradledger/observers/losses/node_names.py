@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from gradledger.records import Reduction
 
+CTC_LOSS = "CtcLossBackward0"
+CTC_LOSSES = frozenset({CTC_LOSS, "CudnnCtcLossBackward0"})
+
 # Losses that PyTorch implements as one node.
 LOSS_NODES = frozenset(
     {
@@ -18,8 +21,8 @@ LOSS_NODES = frozenset(
         "SoftMarginLossBackward0",
         "MultiMarginLossBackward0",
         "MultilabelMarginLossBackward0",
-        "CtcLossBackward0",
     }
+    | CTC_LOSSES
 )
 
 # Nodes that pick one log-probability per token: a hand-written cross entropy.
