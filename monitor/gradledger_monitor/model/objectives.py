@@ -243,11 +243,12 @@ def objectives_of(
 
 
 def _that_count(terms: list[WeightedTerm]) -> list[WeightedTerm]:
-    """Without those of micro-batches whose loss the script multiplies by zero, unless all are.
+    """Without those of a rank whose losses the script all multiplies by zero: it has no data.
 
-    It leaves out their tokens as a whole: those of a rank that has no more data, or of a bad batch.
+    Unless it does so on all ranks. A loss times zero in some micro-batches may be an error.
     """
-    return [t for t in terms if t.weight or t.loss_term.coefficient != 0] or terms
+    ranks = {t.rank for t in terms if t.weight or t.loss_term.coefficient != 0}
+    return [t for t in terms if t.rank in ranks] or terms
 
 
 def _may_be_first(objective: Objective, tolerance: float, scale: float | None) -> bool:
@@ -335,14 +336,14 @@ def signs_differ(terms: list[WeightedTerm]) -> bool:
     """Whether one loss has a positive weight in some micro-batch, and a negative one in another.
 
     A term of opposite sign beside the loss, as an entropy, is a part of one objective. If the loss
-    multiplies its elements by weights, a sign is that of the data (an advantage). A weight of zero,
-    as of a rank that has no data and sends its loss times zero, has no sign.
+    multiplies its elements by weights, a sign is that of the data (an advantage). The loss times
+    zero of a rank without data has no sign.
     """
     if len({t.positive for t in terms}) < 2:
         return False
     signs: dict[str, dict[tuple[int, int], set[bool]]] = {}
-    for t in terms:
-        if t.weight and not (t.loss_term.nonlinear or has_own_weights(t.loss_term)):
+    for t in _that_count(terms):
+        if not (t.loss_term.nonlinear or has_own_weights(t.loss_term)):
             of_batches = signs.setdefault(t.term, {})
             of_batches.setdefault((t.rank, t.micro_batch), set()).add(t.positive)
     return any({True} in each.values() and {False} in each.values() for each in signs.values())
