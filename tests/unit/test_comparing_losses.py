@@ -11,7 +11,11 @@ from torch import nn
 
 from gradledger.observers.below_losses.sample_counts import averaged_rows
 from gradledger.observers.losses.autograd_graph import find_losses
-from gradledger.observers.losses.compared_features import compares_examples, only_part
+from gradledger.observers.losses.compared_features import (
+    adds_up_samples,
+    compares_examples,
+    only_part,
+)
 
 
 def _embeddings() -> Any:
@@ -145,3 +149,17 @@ def test_rows_that_no_statistic_averages() -> None:
     assert _averaged(torch.stack([rows, 2 * rows]).mean(0).square().sum()) is None  # two models
     assert _averaged((rows - rows.mean(0)).square().sum()) is None
     assert _averaged((rows.mean(0) * rows[0]).square().sum()) is None
+
+
+def test_only_a_product_of_centred_rows_is_of_sums_over_examples() -> None:
+    first, second = (nn.Linear(4, 3)(torch.randn(30, 4)) for _ in range(2))
+    centred = [rows - rows.mean(0) for rows in (first, second)]
+    assert adds_up_samples((centred[0].T @ (centred[1] / 2)).pow(2).grad_fn)
+    normalised = nn.BatchNorm1d(3)(first)
+    assert adds_up_samples((normalised.T @ normalised).grad_fn)
+    weight = torch.tanh(nn.Linear(2, 12)(torch.randn(2))).view(4, 3)  # of a hypernetwork
+    columns = torch.tanh(nn.Linear(5, 4)(torch.randn(3, 5)).T)
+    assert not adds_up_samples((weight.T @ columns).grad_fn)
+    assert not adds_up_samples((first.T @ second).grad_fn)
+    by_feature = [rows - rows.mean(1, keepdim=True) for rows in (first, second)]
+    assert not adds_up_samples((by_feature[0].T @ by_feature[1]).grad_fn)

@@ -237,6 +237,13 @@ def test_two_terms_on_one_head_are_parts_or_tasks_and_more_are_parts() -> None:
     assert shown(objectives([*tasks, term(5, 0.2, head=1)])) == [(CE, "tokens", 45, 3.0)]
 
 
+def test_a_loss_times_zero_is_left_out_only_of_a_whole_rank() -> None:
+    """An integer division made the weight zero: without it, the window would be balanced."""
+    zero = term(10, 0.0, coefficient=0.0)
+    assert facts(record([zero, term(10, 0.1)])).separate_losses
+    assert not facts(record([term(10, 0.1)]), record([zero])).separate_losses
+
+
 def test_two_sums_on_one_head_are_parts() -> None:
     chunks = [term(10, 1 / 10, "sum", head=1), term(10, 1 / 10, "sum", head=1)]
     assert shown(objectives(chunks)) == [(CE, "tokens", 20, 2.0)]

@@ -62,13 +62,13 @@ def two_of_one_input(model: nn.Module) -> Tensor:
 
 
 def clips(gradient: Tensor) -> Tensor:
-    return gradient * (0.01 / gradient.norm())
+    return gradient * (0.01 / float(gradient.norm()))
 
 
 def two_of_a_module_with_a_hook(model: nn.Module) -> Tensor:
     """Its hook only reads. What arrives at its output is the sum of two losses."""
     handle = model.register_full_backward_hook(lambda *_: None)
-    logits = model(torch.randn(8, 6, requires_grad=True))
+    logits: Tensor = model(torch.randn(8, 6, requires_grad=True))
     handle.remove()
     return 0.5 * F.cross_entropy(logits, LABELS) - 0.2 * F.mse_loss(logits, torch.ones(8, 4))
 
