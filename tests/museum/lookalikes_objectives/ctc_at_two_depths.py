@@ -2,14 +2,14 @@
 
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
 torch.manual_seed(0)
 lower, upper, head = nn.Linear(8, 16), nn.Linear(16, 16), nn.Linear(16, 6)
 optimizer = torch.optim.SGD(nn.ModuleList([lower, upper, head]).parameters(), lr=0.01)
 
 
-def ctc(features, letters, lengths):
+def ctc(features: Tensor, letters: Tensor, lengths: Tensor) -> Tensor:
     log_p = head(features).log_softmax(-1).transpose(0, 1)
     return F.ctc_loss(log_p, letters, torch.full((6,), 10), lengths)
 

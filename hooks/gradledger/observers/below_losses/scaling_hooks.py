@@ -98,13 +98,14 @@ class _Scaling:
         """That a hook divides it, if one does by a constant; None if not."""
         if not self._pairs:
             return None
-        own = self.factor()
+        factor = self.factor()
         others = [each.factor() for each in tuple(self._changed) if each is not self]
-        known = [each for each in others if each is not None]
+        seen = [each for each in others if each is not None]
         tolerance = self._pairs[0][2]
-        constant = all(own is not None and abs(each - own) <= tolerance * own for each in known)
-        self.divides = own is not None and constant
-        return SCALED if self.divides and known else None
+        self.divides = factor is not None and all(
+            abs(each - factor) <= tolerance * factor for each in seen
+        )
+        return SCALED if self.divides and seen else None
 
     def factor(self) -> float | None:
         """By what hooks multiply the gradient, if that is less than 1; None if not known."""
