@@ -100,12 +100,12 @@ class _Scaling:
             return None
         factor = self.factor()
         others = [each.factor() for each in tuple(self._changed) if each is not self]
-        seen = [each for each in others if each is not None]
+        compared = [each for each in others if each is not None]
         tolerance = self._pairs[0][2]
         self.divides = factor is not None and all(
-            abs(each - factor) <= tolerance * factor for each in seen
+            abs(each - factor) <= tolerance * factor for each in compared
         )
-        return SCALED if self.divides and seen else None
+        return SCALED if self.divides and compared else None
 
     def factor(self) -> float | None:
         """By what hooks multiply the gradient, if that is less than 1; None if not known."""
