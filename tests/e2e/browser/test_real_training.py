@@ -17,7 +17,7 @@ from helpers.patience import HANGS
 from helpers.service import Service
 
 STEPS = 40
-SCRIPT = Path(__file__).parents[1] / "integration" / "launcher" / "scripts" / "train.py"
+SCRIPT = Path(__file__).parents[2] / "integration" / "launcher" / "scripts" / "train.py"
 
 
 @pytest.fixture

@@ -91,6 +91,7 @@ from gradledger_monitor.rules.balance.patterns import (
     NORMALISED,
     NOT_MEASURED,
     ONE_MORE,
+    STEADY,
     Closed,
     Diagnosis,
     Pattern,
@@ -455,12 +456,11 @@ def _of_further(
     """
     if objective.is_unmatched:
         return Diagnosis("coefficient", objective=objective)
-    undivided = main.pattern == "missing"
-    lacks = undivided and lacks_the_same_division(facts, objective)
+    lacks = main.pattern == "missing" and lacks_the_same_division(facts, objective)
     if is_fair(facts, objective) and not lacks:
         # a constant of 1/K may be the division, or a weight: beside a loss that is not divided, and
         # beside one that is divided in another way
-        constant = undivided and objective.coefficient is not None
+        constant = main.pattern == "missing" and objective.coefficient is not None
         in_doubt = constant or may_weigh_one_over_k(facts, objective)
         return Diagnosis("coefficient" if in_doubt else "fair", objective=objective)
     if (inside := divided_inside(facts, objective, past)) is not None:
@@ -468,7 +468,7 @@ def _of_further(
     if lacks:
         return Diagnosis("term_missing", objective=objective, ratio=main.ratio)
     # whatever the main one is divided by: a penalty counts no tokens
-    if main.pattern in (*NORMALISED, "constant") and is_added_by_every_rank(facts, objective):
+    if main.pattern in STEADY and is_added_by_every_rank(facts, objective):
         return Diagnosis("term_world", objective=objective, ratio=facts.run.world_size)
     of_samples = main.objective is not None and divides_by_samples(facts, main.objective)
     k = facts.micro_batches_of(objective)

@@ -61,6 +61,7 @@ NOT_MEASURED: tuple[Pattern, ...] = (
 )
 ONE_MORE = "needs one more window"
 NORMALISED: tuple[Pattern, ...] = (*FAIR, "coefficient")  # B is 1, or a constant by design
+STEADY: tuple[Pattern, ...] = (*NORMALISED, "constant")
 
 
 @dataclass
