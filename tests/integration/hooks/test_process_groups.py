@@ -121,7 +121,7 @@ def test_all_ways_to_call_it_are_counted(observer: Collectives) -> None:
     group.allreduce(ones).wait()
     group.allreduce(tensors=[ones]).wait()  # by name: not counted
     observer._works.inside = OpenMicroBatch(1, complete=False)
-    limit = {} if older_than("2.8") else {"timeout": timedelta(minutes=1)}
+    limit = {} if older_than("2.10") else {"timeout": timedelta(minutes=1)}
     works = [group.allreduce([ones], dist.ReduceOp.SUM, *limit.values())]
     works += [group.allreduce([ones], op=dist.ReduceOp.SUM, **limit)]
     assert len(observer._works._sampled) == len(works)
