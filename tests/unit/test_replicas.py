@@ -11,7 +11,7 @@ from gradledger.records import Layers, LeftOpen, Replica, Samples, StepRecord
 from gradledger_monitor.model.findings import EvaluationResult, Finding
 from gradledger_monitor.model.ranks.topology import NORMALISED
 from gradledger_monitor.model.step_facts import StepFacts
-from gradledger_monitor.rules.ddp.drift_texts import left_out
+from gradledger_monitor.rules.ddp.drift_texts import left_out, outside
 from gradledger_monitor.rules.ddp.model_averages import AT_THE_END, MAYBE_AT_THE_END, ModelAverages
 from gradledger_monitor.rules.ddp.replicas import Replicas
 from gradledger_monitor.rules.ddp.trained_apart import (
@@ -119,6 +119,29 @@ def test_a_whole_part_that_is_left_out_may_be_that_of_each_rank(
         ranks = [Replica(4, [*range(4)], v, [[4, 4]] * 4, [*names]) for v in values]
         replicas.add(facts(*(record([term(10, 0.1)], replica=replica) for replica in ranks)))
     stated = left_out(replicas, all_drift=False)
+    assert (stated.severity, text in stated.summary) == (severity, True)
+
+
+@pytest.mark.parametrize(
+    ("names", "apart_at", "severity", "text"),
+    [
+        (("body.weight", "body.bias", "head.weight", "head.bias"), 2, "warning", "personal head"),
+        (("head.weight", "body.weight", "body.bias", "head.bias"), 2, "error", "The ranks combine"),
+        (("body.weight", "body.bias", "head.weight", "head.bias"), 1, "info", "from the start"),
+    ],
+)
+def test_a_whole_part_outside_ddp_may_be_that_of_each_rank(
+    names: tuple[str, ...], apart_at: int, severity: str, text: str
+) -> None:
+    """So may a part that differed from the start; not one parameter of a combined module."""
+    replicas = Replicas()
+    apart = (3,) if severity == "error" else (2, 3)
+    for step in (1.0, 2.0):
+        differs = step >= apart_at
+        values = [[step + rank * differs * (i in apart) for i in range(4)] for rank in (0, 1)]
+        ranks = [Replica(4, [*range(4)], v, [[4, 4]] * 4, [*names]) for v in values]
+        replicas.add(facts(*(record([term(10, 0.1)], replica=replica) for replica in ranks)))
+    stated = outside(len(apart), replicas, "fix")
     assert (stated.severity, text in stated.summary) == (severity, True)
 
 

@@ -655,16 +655,17 @@ def test_ranks_that_each_compute_the_same_training_are_information() -> None:
 
 
 @pytest.mark.parametrize(
-    ("other_loss", "kind", "severity"),
+    ("other_loss", "kind", "samples", "severity"),
     [
-        (0.0, "MseLossBackward0", "error"),
-        (0.1, "MseLossBackward0", "info"),  # views of the same samples, or a dropout
-        (1e-7, "MseLossBackward0", "error"),  # a rounding error
-        (0.1, "NllLossBackward0", "error"),  # of tokens: equal texts are equal data
+        (0.0, "MseLossBackward0", 8, "error"),
+        (0.1, "MseLossBackward0", 8, "info"),  # views of the same samples, or a dropout
+        (1e-7, "MseLossBackward0", 8, "error"),  # a rounding error
+        (0.1, "NllLossBackward0", 8, "error"),  # of tokens: equal texts are equal data
+        (0.1, "GatherBackward0", None, "warning"),  # a cross entropy by hand: of tokens or not
     ],
 )
 def test_equal_targets_with_other_losses_are_information_unless_they_are_texts(
-    other_loss: float, kind: str, severity: str
+    other_loss: float, kind: str, samples: int | None, severity: str
 ) -> None:
     steps = []
     for number in range(1, 21):
@@ -673,7 +674,7 @@ def test_equal_targets_with_other_losses_are_information_unless_they_are_texts(
             sent.micro_batches[0].fingerprint = 10.5 * number
             sent.micro_batches[0].loss = 1.0 + number + other_loss * index
             for each in sent.micro_batches[0].terms:
-                each.kind, each.size, each.samples = kind, 64, 8
+                each.kind, each.size, each.samples = kind, 64, samples
         steps.append(facts(*pair))
     findings = [f for f in judged(steps).findings if f.rule == "ddp.duplicate_data"]
     assert [f.severity for f in findings] == [severity]

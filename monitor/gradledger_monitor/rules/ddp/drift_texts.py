@@ -131,13 +131,7 @@ MAY_BE_PERSONAL = (
     "a personal head, an adapter or a norm layer: then this is intended."
 )
 
-MAY_BE_PERSONAL_OUTSIDE = (
-    " If each rank is meant to train its own, such as a personal head or an adapter, this is "
-    "intended."
-)
-MAY_BE_PARTS = (
-    " If each rank is meant to train its own, such as its part of a large head, this is intended."
-)
+MAY_BE_OWN = " If each rank is meant to train its own, such as {}, this is intended."
 
 
 def of_rounding(replicas: Replicas) -> Outcome:
@@ -394,12 +388,14 @@ def outside(parameters: int, replicas: Replicas, fix: str) -> Text:
     )
     title = f"Trained outside the DDP wrapper: {counted(parameters, 'parameter')}"
     if replicas.apart and not replicas.drifted:
+        may_be = MAY_BE_OWN.format("its part of a large head")
         from_start = f" The ranks had different values of {them} from the start."
-        return Text(title, start + from_start + MAY_BE_PARTS, fix, "info")
+        return Text(title, start + from_start + may_be, fix, "info")
     beside = replicas.beside_combined
     if beside:
         return Text(title, f"{start} The ranks combine {beside}.", fix)
-    return Text(title, start + MAY_BE_PERSONAL_OUTSIDE, fix, "warning")
+    may_be = MAY_BE_OWN.format("a personal head or an adapter")
+    return Text(title, start + may_be, fix, "warning")
 
 
 def differences(norms_differ: bool, drifted: bool, norms: list[float], rates: list[float]) -> str:
