@@ -64,6 +64,8 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="write every result here")
     parser.add_argument("--write", type=Path, help="write the table as markdown here")
     options = parser.parse_args()
+    if options.in_part and options.write:
+        parser.error("--write needs all scripts and all steps: leave out --in-part")
     pieces = [piece for piece in collection() if options.only in piece.name]
     if options.parallel:
         pieces = [piece for piece in pieces if piece.ranks > 1]
