@@ -114,7 +114,9 @@ class MissingDivision(Rule):
     one number may be K or their count: the verdict is then incomplete. So it is for a bare sum that
     nothing divides. Of a further loss with less than 1% of the gradient's weight, it is
     information; so it is of a sum of statistics, such as the load of experts, with a constant in
-    front of it, which may contain 1/K.
+    front of it, which may contain 1/K. A further loss is not measured whose constant was another
+    one in most windows before, unless it was found undivided earlier: a weight that is raised or
+    lowered in steps may contain 1/K, too.
 
     **Incidents**
 
