@@ -135,7 +135,11 @@ def _is_importing(spec: Any) -> bool:
 
 def _is_unused(module: ModuleType) -> bool:
     """Whether ``LazyLoader`` has not executed it yet."""
-    return type(module) is getattr(sys.modules.get("importlib.util"), "_LazyModule", None)
+    if type(module) is not getattr(sys.modules.get("importlib.util"), "_LazyModule", None):
+        return False
+    # In newer Pythons (gh-114763), it changes its class after the execution and not before it.
+    state = getattr(_spec_of(module), "loader_state", None)
+    return not (isinstance(state, dict) and state.get("is_loading"))
 
 
 def _call_after_import(spec: Any, callback: Callable[[], None]) -> bool:
