@@ -9,6 +9,8 @@ INSTALL = .venvs/uv/bin/uv pip install --quiet --python $(VENV)
 SECONDS := 60
 N := 1000
 SEED := 1
+LOOPS := 48
+WAYS := pip pipx uv uvx
 # of pytest, for all targets that call it: make unit OPTIONS=--last-failed
 OPTIONS :=
 TRAINERS := transformers-4.45 transformers-5
@@ -30,6 +32,8 @@ PARALLEL := -n 4 --dist loadfile --no-loadscope-reorder
 # Tests of what is compiled: the rules on any record, texts of all rules, the service that evaluates.
 COMPILED_TESTS = tests/compiled tests/unit/test_rules_hold.py tests/unit/test_finding_texts.py \
 	$(addprefix tests/integration/service/test_,evaluation.py evaluation_continues.py)
+
+COMMA := ,
 
 # Without it, each of hundreds of processes would compile the sources again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -55,8 +59,8 @@ test: $(READY) tools  ## linters, types, architecture contracts, tests: what to 
 test-fast: $(READY)  ## tests/unit alone, each property on fewer examples
 	$(BIN)/pytest $(OPTIONS) $(subst -n 4,-n 2,$(PARALLEL)) --hypothesis-profile fast tests/unit
 
-e2e: $(READY) tools  ## what takes long: pages in a browser, cold starts, torch.compile, locked and full databases, the deployment, generated requests
-	$(BIN)/pytest $(OPTIONS) $(PARALLEL) tests/e2e
+e2e: $(READY) tools  ## what takes long: pages in a browser, cold starts, torch.compile, locked and full databases, the deployment, generated requests (WITHOUT=browser,deploy)
+	$(BIN)/pytest $(OPTIONS) $(PARALLEL) $(addprefix --ignore tests/e2e/,$(subst $(COMMA), ,$(WITHOUT))) tests/e2e
 
 # ruff's cache does not see that a folder came to be which makes a module ours.
 lint: $(READY)  ## ruff, the architecture contracts, the types of the scripts, the language
@@ -114,9 +118,9 @@ zero-code: $(READY) $(TRAINERS:%=.venvs/%/.ready)  ## the published Trainer bug 
 missing-division: $(READY) $(HEADS:%=.venvs/%/.ready)  ## Trainer of transformers 4.57, 5.0 and 5.23: 18 model heads against their true gradients; 10 minutes
 	$(BIN)/pytest $(OPTIONS) -v tests/frameworks/zero_code/missing_division.py
 
-frameworks: .venvs/frameworks/.ready  ## Trainer, Accelerate, Lightning and trl, watched; and generated programs of their loops
+frameworks: .venvs/frameworks/.ready  ## Trainer, Accelerate, Lightning and trl, watched; and generated programs of their loops (LOOPS=48)
 	OMP_NUM_THREADS=1 .venvs/frameworks/bin/python -m pytest $(OPTIONS) -W ignore tests/frameworks
-	cd tests && ../.venvs/frameworks/bin/python -W ignore -m oracle.run 48 --jobs 1 --only loop:$(FRAMEWORK_LOOPS)
+	cd tests && ../.venvs/frameworks/bin/python -W ignore -m oracle.run $(LOOPS) --jobs 1 --only loop:$(FRAMEWORK_LOOPS)
 
 libraries: .venvs/libraries/.ready  ## training code of trl, transformers, sentence-transformers, timm, open_clip and ultralytics, against true gradients; optimizers of other packages
 	OMP_NUM_THREADS=1 .venvs/libraries/bin/python -m pytest $(OPTIONS) -W ignore tests/libraries
@@ -178,8 +182,8 @@ gpu:  ## on a CUDA device, with the PyTorch, the packages and the pytest of PYTH
 attack: $(READY)  ## attack real service processes: one table of tries and losses (SECONDS=60, ONLY=bombs)
 	cd tests && OMP_NUM_THREADS=1 ../$(BIN)/python -m attack.run --seconds $(SECONDS) $(addprefix --only ,$(ONLY))
 
-dist: .venvs/dist/.ready  ## sdist, wheel and SBOM in dist/, checked, and installed by pip, pipx and uvx
-	.ci/dist .venvs/dist/bin "$(TORCH)"
+dist: .venvs/dist/.ready  ## sdist, wheel and SBOM in dist/, checked, and installed by pip, pipx, uv and uvx (WAYS=pip)
+	.ci/dist .venvs/dist/bin "$(TORCH)" "$(WAYS)"
 
 sbom: .venvs/dist/.ready  ## the packages of the service as CycloneDX, in dist/; make dist writes it too
 	.ci/sbom .venvs/dist/bin .
