@@ -393,6 +393,7 @@ class StepRecord:
     trainable: int | None = None
     skipped: bool = False  # the GradScaler found a non-finite gradient and did not step
     closure: bool = False  # its backwards ran inside ``step(closure)``
+    maximises: bool = False  # all parameter groups have ``maximize=True``
     accumulating: bool = False  # Accelerate states that the window has not ended
     alone: bool = False  # no other optimizer has stepped between two steps of this one
     # an optimizer (its number) that stepped on each micro-batch of this window alone

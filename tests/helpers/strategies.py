@@ -158,6 +158,7 @@ step_records = st.builds(
     repeat=st.booleans(),
     empty=st.booleans(),
     skipped=st.booleans(),
+    maximises=st.booleans(),
     half_precision=st.booleans(),
     by_hand=st.booleans(),
     dropped=counts,

@@ -161,7 +161,7 @@ class LearningRates(Observer):
                 window.rate_moves += len(window.micro_batches) > 1 and window.rate != before
 
     def step_begins(self, step: OpenStep, window: OptimizerWindow) -> None:
-        """Record the learning rates that the step applies."""
+        """Record the learning rates that the step applies, and whether it follows the gradient."""
         step.fields["rate_moves"], window.rate_moves = window.rate_moves, 0
         read = [number_at_once(group.get("lr")) for group in window.optimizer.param_groups]
         rates = [] if None in read else [rate for rate in read if rate is not None]
@@ -169,6 +169,8 @@ class LearningRates(Observer):
             step.fields["lr"] = rates[0]
         if len(rates) > 1:
             step.fields["lrs"] = rates
+        if rates and all(group.get("maximize") for group in window.optimizer.param_groups):
+            step.fields["maximises"] = True
         counts = self._counts.setdefault(window, [0, 0])
         counts[0] += 1
         counts[1] += len(step.micro_batches)

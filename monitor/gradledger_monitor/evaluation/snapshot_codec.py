@@ -27,7 +27,7 @@ from gradledger_monitor.model.findings import Lifecycle, Severity, Status
 from gradledger_monitor.rules.balance.patterns import Pattern
 from gradledger_monitor.rules.state import plain
 
-FORMAT = 24
+FORMAT = 25
 _CHECKSUM = 16  # bytes
 
 

@@ -338,6 +338,7 @@ class StepRecord(Struct, gc=False, kw_only=True, omit_defaults=True, tag="step")
     trainable: Count | None = None
     skipped: bool = False
     closure: bool = False
+    maximises: bool = False
     accumulating: bool = False
     alone: bool = False
     stepped_each: Count | None = None

@@ -33,6 +33,7 @@ from gradledger_monitor.rules.loop.unheld_parameters import UnheldParameters
 from gradledger_monitor.rules.loop.zeroed_before_step import ZeroedBeforeStep
 from gradledger_monitor.rules.loop.zeroed_every_microbatch import ZeroedEveryMicrobatch
 from gradledger_monitor.rules.loss.diverging import Diverging as LossDiverging
+from gradledger_monitor.rules.loss.maximised import Maximised
 from gradledger_monitor.rules.loss.no_targets import NoTargets
 from gradledger_monitor.rules.loss.nonfinite import Nonfinite as LossNonfinite
 from gradledger_monitor.rules.loss.part_without_gradient import PartWithoutGradient
@@ -84,6 +85,7 @@ from gradledger_monitor.rules.scheduler.stepped_on_skip import SteppedOnSkip
 RULES: tuple[type[Rule], ...] = (
     LossNonfinite,
     Nonfinite,
+    Maximised,
     LossDiverging,
     PartWithoutGradient,
     NoTargets,

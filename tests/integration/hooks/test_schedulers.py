@@ -292,6 +292,7 @@ def test_a_plateau_sends_its_metric_and_which_values_are_better(
             schedule.step(0.5)
     events = [event for record in recorded.records() for event in record.events]
     assert [(e.metric, e.mode) for e in events if e.op == "schedule"] == [sent]
+    assert {record.maximises for record in recorded.records()} == {maximize}
 
 
 AGAIN = {  # how the second optimizer differs: the steps that are noted with a schedule of the first

@@ -454,6 +454,7 @@ OF_SOMETHING_ELSE = {
     "loop.unheld_parameters": "which parameters an optimizer holds",
     "loss.diverging": "a learning rate and a limit",
     "loss.no_targets": "it counts and prints",
+    "loss.maximised": "the sign of the loss",
     "loss.nonfinite": "it raises an error",
     "loss.part_without_gradient": "which losses are trained",
     "loss.wrong_input": "the activation of the model",
