@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from gradledger_monitor.model.findings import EvaluationResult
@@ -130,3 +132,37 @@ def test_several_backwards_of_one_batch_or_none_are_no_window_of_another_length(
 def test_what_accelerate_does_not_state_is_no_divisor_of_a_window(without: str) -> None:
     environment = {key: value for key, value in STATED.items() if key != without}
     assert [of_accelerate(k, environment) for k in (1, 2, 32)] == [set()] * 3
+
+
+def written(*lengths: int, divisors: tuple[float, ...] = (5.0,)) -> list[StepFacts]:
+    """Windows of so many means, each divided by these numbers alone."""
+    weight = 1 / math.prod(divisors)
+    windows = [[term(8, weight / 8, divisors=list(divisors))] * k for k in lengths]
+    return [facts(record(window, number)) for number, window in enumerate(windows, 1)]
+
+
+@pytest.mark.parametrize("lengths", [(2, 3, 1, 3, 3), (4, 4, 1, 2, 1), (1, 3, 1, 3)])
+def test_shorter_windows_of_several_lengths_show_the_written_divisor(
+    lengths: tuple[int, ...],
+) -> None:
+    findings = judged(written(*lengths)).findings
+    (finding,) = (f for f in findings if f.rule == "reduction.partial_window")
+    assert finding.severity == "warning" and "divided by 5" in finding.title
+    assert "reduction.wrong_denominator" not in {f.rule for f in findings}
+
+
+def test_windows_of_one_length_may_have_a_weight() -> None:
+    (finding,) = judged(written(2, 2, 2, 2)).findings
+    assert (finding.rule, finding.severity) == ("reduction.balance_off", "info")
+
+
+def test_a_written_square_of_k_has_two_causes() -> None:
+    (finding,) = judged(written(2, 2, 2, divisors=(4.0,))).findings
+    assert finding.rule == "reduction.double_division" and finding.severity == "warning"
+    assert "the optimizer steps too early" in finding.summary
+    assert "2 * 2, K divides once too often" in finding.summary
+
+
+def test_two_divisions_by_k_have_one_cause() -> None:
+    (finding,) = judged(written(2, 2, 2, divisors=(2.0, 2.0))).findings
+    assert finding.title == "The gradient is divided by K = 2 once too often"

@@ -40,6 +40,7 @@ MEAN_OF_SUMS = "Each micro-batch is a mean of sums, and nothing divides by K"
 MEAN_OF_LOSSES = "Each micro-batch is a mean of means, and nothing divides by K"
 DISCARDED = "the loss is divided by all micro-batches or their tokens, and some were discarded"
 FEWEST_BEFORE = 2  # windows that show that a divisor stays the same
+LEAST = 1e-6  # balance of a window that a number of micro-batches divides
 DISTINCT = 3  # divisors of micro-batches, which are then no count of a window
 SUM_OF_MEANS = (
     "Each micro-batch adds up {0} means, and each of them has a balance of 1, as the losses of {0} "
@@ -155,10 +156,15 @@ def by_number_beside_k(
     """K - 1 or K + 1 divides the only loss, a mean, in all windows: the loop counts one off.
 
     Or all losses of the window. If the number is a weight, K does not divide the loss. A half is a
-    weight.
+    weight. Or a larger number divides windows of several lengths.
     """
     k, counts = facts.micro_batches_of(objective), _counts(objective)
-    if k == 1 or reductions(objective) != {"mean"}:
+    if reductions(objective) != {"mean"}:
+        return None
+    if (divisor := _divisor_of_shorter_windows(facts, objective, balance, past)) is not None:
+        evidence = DIVIDED_BY.format(divisor)
+        return Diagnosis("partial", objective=objective, ratio=k / divisor, evidence=evidence)
+    if k == 1:
         return None
     if not wrong_windows(past) or any(c.pattern in FAIR for c in past):
         return None
@@ -171,6 +177,24 @@ def by_number_beside_k(
             evidence = DIVIDED_BY.format(divisor)
             return Diagnosis("partial", objective=objective, ratio=k / divisor, evidence=evidence)
     return None
+
+
+def _divisor_of_shorter_windows(
+    facts: StepFacts, objective: Objective, balance: float, past: Sequence[Closed]
+) -> int | None:
+    """The number that divides each loss, if shorter windows of several lengths have B = k/m of it.
+
+    Whether it is meant as K or as a weight, what a window weighs depends on its length.
+    """
+    k = facts.micro_batches_of(objective)
+    divisor = round(k / balance) if balance > LEAST else 0
+    lengths = {k, *(closed.micro_batches for closed in wrong_windows(past))}
+    others = (*_counts(objective), facts.run.world_size, len(facts.objectives))
+    if len(lengths) < 2 or max(lengths) >= divisor or divisor in others:
+        return None
+    shown = is_divided_by(objective, divisor)
+    shown = shown and _divides_all_windows(divisor, facts, k, balance, past)
+    return divisor if shown else None
 
 
 def divisor_of_accelerate(facts: StepFacts, past: Sequence[Closed]) -> int | None:

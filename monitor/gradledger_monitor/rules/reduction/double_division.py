@@ -8,6 +8,7 @@ from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.losses.repeated import passes_of_one_loss
 from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.rules.balance.after_backward import divides_after_backward
+from gradledger_monitor.rules.balance.evidence import is_divided_by
 from gradledger_monitor.rules.balance.further import (
     is_divided_by_count_and_k,
     is_divided_by_its_window,
@@ -25,7 +26,12 @@ from gradledger_monitor.rules.reduction.common import (
     of_declared,
     shows,
 )
-from gradledger_monitor.rules.reduction.fixes import DIVIDED_ONCE, ONE_DIVISION, factor_fix
+from gradledger_monitor.rules.reduction.fixes import (
+    DIVIDED_ONCE,
+    ONE_DIVISION,
+    WINDOW_LENGTH,
+    factor_fix,
+)
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding
 
 FIX = ONE_DIVISION["plain"]
@@ -54,9 +60,11 @@ class DoubleDivision(Rule):
 
     The balance of the window is 1/K instead of 1; in a short window of k micro-batches, k/K
     squared. Or it is 1/K times the constant that the loss is multiplied by; if that is not known,
-    windows of different K show it. Of several losses, K divides a further one twice, and the main
-    one once, or the tokens of the window divide this alone; or K divides a further one besides
-    these tokens. That is information, because one of the divisors may be a count of that loss.
+    windows of different K show it. If the graph shows one division by the square of K, the finding
+    states that windows may be too short, too. Of several losses, K divides a further one twice, and
+    the main one once, or the tokens of the window divide this alone; or K divides a further one
+    besides these tokens. That is information, because one of the divisors may be a count of that
+    loss.
 
     **Why it matters**
 
@@ -101,6 +109,9 @@ class DoubleDivision(Rule):
             return _of_either(window, k, ratio)
         later = divides_after_backward(window.facts, divisor)
         what = "the gradients after backward" if later else "the loss or of the gradients"
+        written = _square(window, k) if k == divisor and not (later or passes) else 0
+        if written:
+            return _of_short_windows(window, k, written)
         fix = FIX_OF_GRADIENTS if later else FIX_OF_PASSES
         if not (later or passes):
             fix = factor_fix(ONE_DIVISION, window.facts, window.balance.objective, DIVIDED_ONCE)
@@ -116,6 +127,33 @@ class DoubleDivision(Rule):
             micro_batches=k,
             factor=ratio,
         )
+
+
+def _square(window: Window, k: int) -> int:
+    """K squared, if the graph shows one division by this number, and none by K; else 0."""
+    objective = window.balance.objective
+    shown = k > 1 and objective is not None and is_divided_by(objective, k * k)
+    return k * k if shown else 0
+
+
+def _of_short_windows(window: Window, k: int, divisor: int) -> Outcome:
+    """Windows may be shorter than they are meant to be, or K divides twice."""
+    ratio = window.balance.ratio
+    return finding(
+        "warning",
+        f"Windows of {k} micro-batches are divided by {divisor}",
+        f"Each loss is divided by {divisor} once, and a window holds {k} micro-batches, so the "
+        f"balance is {significant(balance(window))} = {k}/{divisor}"
+        f"{of_declared(window) or of_constant(window)}. If {divisor} is meant as the length of a "
+        f"window, the optimizer steps too early, or micro-batches are left out. If it is "
+        f"{k} * {k}, K divides once too often. "
+        f"{known_from(window)}{constant_factor_effect(ratio, window.facts)}.",
+        factor_fix(WINDOW_LENGTH, window.facts, window.balance.objective),
+        balance=round(balance(window), 6),
+        micro_batches=k,
+        divisor=divisor,
+        factor=ratio,
+    )
 
 
 def _of_either(window: Window, k: int, ratio: float) -> Outcome:

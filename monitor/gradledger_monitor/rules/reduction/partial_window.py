@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.rules.balance.divisors import BY_ACCELERATE, DIVIDED_BY
+from gradledger_monitor.rules.balance.patterns import wrong_windows
 from gradledger_monitor.rules.gradient_scale_effects import (
     constant_factor_effect,
     intermittent_factor_effect,
@@ -81,7 +82,8 @@ class PartialWindow(Rule):
 
     A window of k micro-batches has a balance of k/K, where K is the number of micro-batches in
     the last window with a correct balance; or in the first one, if it comes later. Or windows of
-    several lengths have a balance of k/K of one number, where most hold K micro-batches. Or
+    several lengths have a balance of k/K of one number, where most hold K micro-batches, or where
+    the graph shows that number, and all are shorter. Or
     Accelerate states K, the graph shows this division, and no window holds K micro-batches. Or all
     have k, and a division by k - 1 or k + 1 is written: that is information, because the number may
     be a weight.
@@ -180,6 +182,11 @@ def _always(window: Window, divisor: int) -> Outcome:
     """Information: the loop counts one micro-batch too many, or too few, or this is a weight."""
     k, ratio = micro_batches(window), window.balance.ratio
     held = counted(k, "micro-batch")
+    lengths = [k, *(closed.micro_batches for closed in wrong_windows(window.of_same_loss))]
+    most = max(lengths)
+    one_off = most == divisor - 1 and 2 * lengths.count(most) > len(lengths)
+    if min(lengths) < most < divisor and not one_off:
+        return _of_several_lengths(window, divisor, sorted(lengths))
     off = "one too few" if k < divisor else "one too many"
     return finding(
         "info",
@@ -189,6 +196,24 @@ def _always(window: Window, divisor: int) -> Outcome:
         f"meant as the length of a window, the loop counts {off}. "
         f"If it is a weight, the division by K = {k} is missing, unless the loss of a window is "
         f"meant as a sum. {constant_factor_effect(ratio, window.facts)}.",
+        _fix(window, longer=False),
+        balance=round(balance(window), 6),
+        micro_batches=k,
+        divisor=divisor,
+        factor=round(ratio, 6),
+    )
+
+
+def _of_several_lengths(window: Window, divisor: int, lengths: list[int]) -> Outcome:
+    """What a window weighs depends on its length, whatever the number is meant as."""
+    k, ratio = micro_batches(window), window.balance.ratio
+    held = f"from {lengths[0]} to {lengths[-1]}"
+    return finding(
+        "warning",
+        f"Windows of different lengths are divided by {divisor}",
+        f"{window.balance.evidence}, and windows held {held} micro-batches so far. This one holds "
+        f"{k}, so its balance is {significant(balance(window))} = {k}/{divisor}"
+        f"{of_declared(window)}. {intermittent_factor_effect(ratio, window.facts)}.",
         _fix(window, longer=False),
         balance=round(balance(window), 6),
         micro_batches=k,
