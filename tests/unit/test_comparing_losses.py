@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from gradledger.observers.below_losses.correlations import adds_up_samples
 from gradledger.observers.below_losses.sample_counts import averaged_rows
 from gradledger.observers.losses.autograd_graph import find_losses
 from gradledger.observers.losses.compared_features import (
-    adds_up_samples,
     compares_examples,
     only_part,
 )
@@ -157,9 +157,24 @@ def test_only_a_product_of_centred_rows_is_of_sums_over_examples() -> None:
     assert adds_up_samples((centred[0].T @ (centred[1] / 2)).pow(2).grad_fn)
     normalised = nn.BatchNorm1d(3)(first)
     assert adds_up_samples((normalised.T @ normalised).grad_fn)
+    assert adds_up_samples((torch.einsum("bi,bj->ij", *centred) / 30 - 1).pow(2).grad_fn)
+    assert adds_up_samples(torch.einsum("bi,bj->ji", *centred).grad_fn)
+    assert adds_up_samples(torch.tensordot(*centred, dims=([0], [0])).grad_fn)
+    assert adds_up_samples((centred[0].transpose(0, 1) @ centred[1]).grad_fn)
+    assert adds_up_samples(torch.cov(first.T).grad_fn)
+    assert adds_up_samples(torch.corrcoef(first.T).abs().grad_fn)
     weight = torch.tanh(nn.Linear(2, 12)(torch.randn(2))).view(4, 3)  # of a hypernetwork
     columns = torch.tanh(nn.Linear(5, 4)(torch.randn(3, 5)).T)
     assert not adds_up_samples((weight.T @ columns).grad_fn)
     assert not adds_up_samples((first.T @ second).grad_fn)
     by_feature = [rows - rows.mean(1, keepdim=True) for rows in (first, second)]
     assert not adds_up_samples((by_feature[0].T @ by_feature[1]).grad_fn)
+    square = torch.eye(3, requires_grad=True) * 2  # three examples of three features
+    centred_square = square - square.mean(0)
+    assert adds_up_samples((centred_square.T @ centred_square).grad_fn)
+    assert not adds_up_samples((centred_square @ centred_square.T).grad_fn)
+    assert not adds_up_samples(torch.cov(first).grad_fn)  # of examples, over their features
+    assert not adds_up_samples(torch.einsum("bi,ci->bc", *by_feature).grad_fn)
+    assert not adds_up_samples(torch.einsum("bi,ci->bc", *centred).grad_fn)
+    batches = (centred[0].view(3, 10, 3), centred[1].view(3, 10, 3))
+    assert not adds_up_samples(torch.einsum("nbi,nbj->nij", *batches).grad_fn)  # of each sample

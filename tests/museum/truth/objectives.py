@@ -328,6 +328,16 @@ def correlations(call: Call, batch: Any) -> Sum:
     return on_diagonal + 0.005 * (squares_of_all.sum() - on_diagonal), 1.0
 
 
+def covariances(call: Call, batch: Any) -> Sum:
+    """The covariances of each of two views, and of one with the other, of each micro-batch."""
+    views = [call(view) for view in batch]
+    first, second = (v - v.mean(0) for v in views)
+    squares = [(v.T @ v / (len(v) - 1)).square() for v in (first, second)]
+    beside = sum((s.sum() - s.diagonal().sum() for s in squares), torch.zeros(()))
+    across = ((first.T @ second).diagonal() / (len(first) - 1) - 1).square().mean()
+    return 25 * (views[0] - views[1]).square().mean() + beside / 6 + 0.1 * across, 1.0
+
+
 def ctc_utterances(call: Call, batch: Any) -> Sum:
     """The CTC loss of every utterance."""
     losses = _ctc(call, batch)

@@ -1,4 +1,4 @@
-"""What a loss compares: features of all ranks, cached ones, pairs, or statistics of examples."""
+"""What a loss compares: features of all ranks, cached ones, or pairs of examples."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from gradledger.capture.open_terms import Part
-from gradledger.observers.losses.found_losses import LossNode, shape_of, signed
+from gradledger.observers.losses.found_losses import LossNode
 from gradledger.observers.losses.node_names import (
     ADDITIONS,
     JOINS,
@@ -20,7 +20,6 @@ from gradledger.observers.losses.node_names import (
     RESHAPES,
     SELECTIONS,
     SOFTMAXES,
-    SUBTRACTIONS,
 )
 from gradledger.observers.losses.saved_hooks import saved, saved_list
 
@@ -34,18 +33,6 @@ _MOST_ABOVE_PARTS = 24  # nodes
 _OF_ROWS = RESHAPES | PRODUCTS | {"TBackward0"}
 # Matrices of all pairs of rows of two inputs.
 _ALL_PAIRS = frozenset({"MmBackward0", "CdistBackward0", "EuclideanDistBackward0"})
-_TRANSPOSED = frozenset({"TBackward0", "TransposeBackward0", "PermuteBackward0"})
-_WITH_MEAN = ("VarMeanBackward0", "StdMeanBackward0")
-# Between the elements of a loss and a matrix of sums over rows.
-_ABOVE_MATRIX = (
-    RESHAPES
-    | SELECTIONS
-    | PRODUCTS
-    | ADDITIONS
-    | {"PowBackward0", "AbsBackward0"}
-    | {"DiagonalBackward0", "ViewBackward0", "SliceBackward0", "SqueezeBackward0"}
-)
-_MOST_ABOVE_MATRIX = 12  # nodes
 _RUNNING_SUMS = frozenset({"CumsumBackward0", "LogcumsumexpBackward0"})
 _LOGARITHMS = frozenset({"LogBackward0", "Log1PBackward0"})
 _BY_ELEMENT = (
@@ -150,43 +137,6 @@ def _compares_rows(node: Any) -> bool:
     sides = [_rows(side) for side, _ in node.next_functions]
     pairs = node.name() in _ALL_PAIRS and len(sides) == 2
     return pairs and sides[0] is not None and sides[0] is sides[1]
-
-
-def adds_up_samples(node: Any) -> bool:
-    """Whether an output is a function by element of a matrix of sums over the rows of features.
-
-    As a matrix of correlations: ``a.T @ b``, where both are less their means over the rows. Each
-    entry is a statistic of the whole micro-batch. Without the means, one may be a computed weight.
-    """
-    for _ in range(_MOST_ABOVE_MATRIX):
-        if node is None or node.name() == "MmBackward0":
-            break
-        if node.name() not in _ABOVE_MATRIX:
-            return False
-        node = next((below for below, _ in node.next_functions if below is not None), None)
-    if node is None or node.name() != "MmBackward0":
-        return False
-    (left, across), (right, also) = (_centred(side) for side, _ in node.next_functions)
-    if left is None or right is None or not across or also:
-        return False
-    return left.name() == right.name() and shape_of(left) == shape_of(right)
-
-
-def _centred(node: Any) -> tuple[Any, bool]:
-    """The node that makes the mean of the rows zero, if there is one, and if they are columns."""
-    transposed = False
-    while node is not None and not (node.name() in SUBTRACTIONS or "BatchNorm" in node.name()):
-        transposed ^= node.name() in _TRANSPOSED
-        node = node.next_functions[0][0] if node.name() in _OF_ROWS else None
-    if node is not None and node.name() in SUBTRACTIONS:
-        mean = node.next_functions[-1][0]
-        over = getattr(mean, "_saved_dim", None) if _is_mean(mean) else None
-        node = node if over is not None and signed(over) == [0] else None
-    return node, transposed
-
-
-def _is_mean(node: Any) -> bool:
-    return node is not None and node.name() in ("MeanBackward1", *_WITH_MEAN)
 
 
 def _picks_pairs(node: Any) -> bool:

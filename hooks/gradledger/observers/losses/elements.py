@@ -26,7 +26,7 @@ from typing import Any
 from torch.autograd.function import BackwardCFunction
 from torch.nn import Parameter
 
-from gradledger.observers.losses.compared_features import adds_up_samples
+from gradledger.observers.below_losses.correlations import adds_up_samples
 from gradledger.observers.losses.found_losses import (
     UNKNOWN,
     Edge,
