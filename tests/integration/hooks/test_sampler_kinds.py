@@ -56,6 +56,26 @@ class Unset(Sampler[int]):
         yield from range(8)
 
 
+class Drawn(Sampler[int]):
+    """One of the script that draws its order in each epoch, unless that is switched off."""
+
+    def __init__(self, at_random: bool, drop_last: bool = False) -> None:
+        self.at_random, self.drop_last = at_random, drop_last
+
+    def __iter__(self) -> Iterator[int]:
+        yield from torch.randperm(8).tolist() if self.at_random else range(8)
+
+
+class DrawnOnce(Sampler[int]):
+    """One whose order is drawn when it is made."""
+
+    def __init__(self) -> None:
+        self.order = torch.randperm(8).tolist()
+
+    def __iter__(self) -> Iterator[int]:
+        yield from self.order
+
+
 def batches(sampler: Any) -> BatchSampler:
     """Batches of two."""
     return BatchSampler(sampler, 2, drop_last=False)
@@ -85,6 +105,9 @@ def train(options: dict[str, Any]) -> list[StepRecord]:
         ({"batch_sampler": batches(DistributedSampler(DATA, 2, 0))}, "random"),
         ({"batch_sampler": [[0, 1], [2, 3], [4, 5], [6, 7]]}, None),
         ({"batch_size": None, "sampler": RandomSampler(DATA)}, "random"),
+        ({"batch_size": 2, "sampler": Drawn(at_random=True)}, "random"),
+        ({"batch_size": 2, "sampler": Drawn(at_random=False)}, None),
+        ({"batch_size": 2, "sampler": DrawnOnce()}, None),
     ],
 )
 def test_the_kind_of_sampler(options: dict[str, Any], kind: str | None) -> None:

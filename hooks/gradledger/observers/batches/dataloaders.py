@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import inspect
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 _WRAPPED = 5  # samplers in one another: those of Accelerate share out, or skip, batches
 # Modules whose samplers draw from another one as it is; a class of the script may reorder it.
 _UNWRAPPED = (BatchSampler.__module__, "accelerate.data_loader")
+# Names in the code of a sampler that draws an order, and packages whose samplers are not read.
+_SHUFFLING = {"randperm", "shuffle", "permutation", "permuted", "multinomial"}
+_NOT_READ = ("torch", "builtins", "typing")
 
 
 class DataLoaders(Observer):
@@ -88,9 +92,27 @@ def _kind_of_one(sampler: Any) -> str | None:
     if isinstance(shuffle, bool):
         return "random" if shuffle else "sequential"
     name = type(sampler).__name__
-    if "Random" in name:
+    if "Random" in name or (shuffle is None and _shuffles(sampler)):
         return "random"
     return "sequential" if name == "SequentialSampler" else None
+
+
+def _shuffles(sampler: Any) -> bool:
+    """Whether the code of a sampler of the script draws an order each time it is iterated.
+
+    Unless it reads an attribute that is False, and may switch that off.
+    """
+    values = getattr(sampler, "__dict__", {})
+    off = {name for name, value in values.items() if value is False and name != "drop_last"}
+    for each in type(sampler).__mro__:
+        if each.__module__.partition(".")[0] in _NOT_READ:
+            return False
+        functions = {k: f for k, f in vars(each).items() if isinstance(f, FunctionType)}
+        functions.pop("__init__", None)
+        names = {name for f in functions.values() for name in f.__code__.co_names}
+        if not _SHUFFLING.isdisjoint(names):
+            return off.isdisjoint(names)
+    return False
 
 
 def _attribute(owner: Any, name: str) -> Any:

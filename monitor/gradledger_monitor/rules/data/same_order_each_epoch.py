@@ -26,7 +26,8 @@ FIX_GENERATOR = """\
 loader = DataLoader(dataset, batch_size, shuffle=True, generator=generator)
 for epoch in range(epochs):
     for batch in loader: ...
-# with a DistributedSampler: sampler.set_epoch(epoch) in each epoch"""
+# with a DistributedSampler: sampler.set_epoch(epoch) in each epoch
+# a sampler of your script: seed its generator once, or with seed + epoch"""
 
 
 class SameOrderEachEpoch(Rule):
@@ -35,7 +36,9 @@ class SameOrderEachEpoch(Rule):
     **What it sees**
 
     The sequence of micro-batches of an epoch, by the fingerprints of their targets, repeats
-    exactly, although the sampler of the ``DataLoader`` shuffles.
+    exactly, although the sampler of the ``DataLoader`` shuffles: it is PyTorch's own, its attribute
+    ``shuffle`` is true, or its code draws a permutation each time it is iterated, and reads no
+    attribute that is false.
 
     **Why it matters**
 
@@ -49,7 +52,8 @@ class SameOrderEachEpoch(Rule):
 
     **When it is silent**
 
-    The ``DataLoader`` has no shuffling sampler; fewer than 4 micro-batches repeat (overfitting
+    The ``DataLoader`` has no shuffling sampler, or one of the script that draws its order elsewhere,
+    such as in its constructor or a function; fewer than 4 micro-batches repeat (overfitting
     one batch on purpose), or fewer than 3 different ones; targets that do not depend on the data
     (real and fake of a GAN), or vary so little that chance repeats them.
 
