@@ -18,12 +18,17 @@ OVERFITS = [0.355, 0.402, 0.471, 0.55, 0.64, 0.71, 0.795]  # a validation loss
 
 
 def steps(
-    metrics: list[float], mode: Literal["min", "max"], losses: list[float] = LOSSES
+    metrics: list[float],
+    mode: Literal["min", "max"],
+    losses: list[float] = LOSSES,
+    classes: int | None = None,
 ) -> list[StepRecord]:
     """Steps of two micro-batches with equal losses; a call before each but the first."""
     result = []
     for number, loss in enumerate(losses, 1):
-        step = record([term(8, 1 / 8)] * 2, number, lr=0.1 if number < 5 else 0.01)
+        each = term(8, 1 / 16)
+        each.kind, each.classes = "NllLossBackward0", classes
+        step = record([each] * 2, number, lr=0.1 if number < 5 else 0.01)
         for micro_batch in step.micro_batches:
             micro_batch.loss = loss / 2
         if 1 < number <= len(metrics) + 1:
@@ -51,6 +56,25 @@ def test_a_share_that_should_fall_is_information(whole: int, text: str) -> None:
     finding = finding_of([whole * value for value in ACCURACIES], "min")
     assert finding is not None and finding.severity == "info"
     assert f"a multiple of {text} at each of these calls, as an accuracy" in finding.summary
+
+
+@pytest.mark.parametrize(
+    ("classes", "start", "severity"),
+    [
+        (4, 0, "warning"),
+        (2, 0, "info"),
+        (1_000, 0, "info"),
+        (4, 12 / 96, "info"),
+        (None, 0, "info"),
+    ],
+)
+def test_a_share_that_is_small_before_and_large_after_learning_is_an_accuracy(
+    classes: int | None, start: float, severity: str
+) -> None:
+    """The first loss is 1.4: ln 4, and far below ln 999."""
+    metrics = [value + start for value in ACCURACIES]
+    finding = finding_of(metrics, "min", classes=classes)
+    assert finding is not None and finding.severity == severity
 
 
 @pytest.mark.parametrize(

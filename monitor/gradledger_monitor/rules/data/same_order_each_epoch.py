@@ -52,8 +52,8 @@ class SameOrderEachEpoch(Rule):
 
     **When it is silent**
 
-    The ``DataLoader`` has no shuffling sampler, or one of the script that draws its order elsewhere,
-    such as in its constructor or a function; fewer than 4 micro-batches repeat (overfitting
+    The ``DataLoader`` has no shuffling sampler, or one of the script that draws its order in its
+    constructor or in a function; fewer than 4 micro-batches repeat (overfitting
     one batch on purpose), or fewer than 3 different ones; targets that do not depend on the data
     (real and fake of a GAN), or vary so little that chance repeats them.
 

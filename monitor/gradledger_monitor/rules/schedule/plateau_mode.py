@@ -8,6 +8,7 @@ from itertools import pairwise
 
 from gradledger_monitor.model.findings import Outcome, Severity
 from gradledger_monitor.model.numbers import number
+from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.definition import DEFAULTS, Parameter
 from gradledger_monitor.rules.number_text import counted, significant
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_applicable
@@ -24,6 +25,9 @@ ROUNDED = 10_000  # a multiple of 1/10,000 may be a rounded loss
 BFLOAT16 = 256  # a loss in bfloat16 below 1, and a mean of such, is a share of a multiple of this
 HUNDREDTHS = 25  # a size with this factor: a percentage, or a mean of a few whole numbers
 FLOAT32 = 2e-7  # what a quotient in float32 rounds
+CLASSES = 3  # from which a model that guesses has an error rate of 2/3 or more
+SMALL, LARGE = 1 / 3, 0.6  # an error rate does not rise so far while a model learns
+GUESS = 0.7  # of the cross entropy of a model that guesses: above it, the model has learnt little
 DISTINCT = 4  # values that show that all are multiples of one fraction
 
 NONE = "no ReduceLROnPlateau that waits for fewer than 50 calls is known"
@@ -49,7 +53,11 @@ class PlateauMode(Rule):
       micro-batch, or the mean or the sum of all since the call before. It fell. This is a warning;
     - the mode is ``min``, the default, the training loss fell, and the metric is a share of counts,
       such as an accuracy: all its values are multiples of one fraction. It rose by 0.1 or more, at
-      70% of the calls. This is information: it may be an error rate that really rises.
+      70% of the calls. This is information: it may be an error rate that really rises. It is a
+      warning if the training loss is one cross entropy of 3 classes or more, it was above 0.7
+      times that of a model that guesses before the first call, and the metric rose from at most
+      1/3 to 0.6 or more: a model that guesses has an error rate of 2/3 or more, and hardly reaches
+      this again while its loss falls.
 
     The finding ends when a later value is as good as the first one in that mode, or better.
 
@@ -95,6 +103,7 @@ class PlateauMode(Rule):
         _count=int,
         _last=list[float],
         _highest=float,
+        _classes=int,
     )
 
     def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
@@ -103,6 +112,7 @@ class PlateauMode(Rule):
         self._count = 0  # of the micro-batches since then
         self._last: list[float] = []  # the losses that a loop may have, of the last one
         self._highest = 0.0  # learning rate
+        self._classes = 0  # of the cross entropy that is the only loss; 0: another loss
         self._begin("")
 
     def _begin(self, mode: str) -> None:
@@ -119,6 +129,7 @@ class PlateauMode(Rule):
     def evaluate(self, window: Window) -> Outcome:
         """The metrics that the scheduler was given since the last step."""
         facts, record = window.facts, window.facts.record
+        self._classes = _classes(facts)
         calls = [e for e in facts.own_calls("schedule") if e.mode and e.metric is not None]
         for event, batch in in_order(calls, record.micro_batches):
             if event is not None:
@@ -194,13 +205,26 @@ class PlateauMode(Rule):
                 self._text = "The metric is the loss that the training minimises."
                 self._severity = "warning"
         elif self._is_share():
-            self._severity = "info"
+            is_accuracy = self._is_no_error_rate()
+            self._severity = "warning" if is_accuracy else "info"
+            conclusion = (
+                f"The first loss is near that of a model that guesses among {self._classes:,} "
+                "classes, whose error rate is large. The metric was small then, and is large now, "
+                "so it is an accuracy."
+                if is_accuracy
+                else "If it is an accuracy, the mode is wrong."
+            )
             self._text = (
                 f"The metric is a multiple of {self._whole()}/{self._size:,} at each of these "
                 "calls, as an accuracy of counted examples is, and the training loss fell from "
-                f"{significant(self._losses[0])} to {significant(self._losses[-1])}. If it is an "
-                "accuracy, the mode is wrong."
+                f"{significant(self._losses[0])} to {significant(self._losses[-1])}. {conclusion}"
             )
+
+    def _is_no_error_rate(self) -> bool:
+        """Whether it was small when the model had learnt little, and is large now."""
+        untrained = self._losses[0] >= GUESS * math.log(max(self._classes, 1))
+        first, last = (self._metrics[i] / self._whole() for i in (0, -1))
+        return self._classes >= CLASSES and untrained and first <= SMALL and last >= LARGE
 
     def _is_training_loss(self) -> bool:
         """Equal to it at each call, and falling."""
@@ -224,6 +248,14 @@ class PlateauMode(Rule):
             return False
         is_power_of_two = not size & (size - 1)
         return not is_power_of_two and (whole == 1 or size % HUNDREDTHS > 0)
+
+
+def _classes(facts: StepFacts) -> int:
+    """The classes of the cross entropy that is the only loss of the window; else 0."""
+    only = facts.objectives[0] if len(facts.objectives) == 1 else None
+    if only is None or not only.kind.startswith("NllLoss") or only.coefficient not in (None, 1):
+        return 0
+    return max(term.loss_term.classes or 0 for term in only.terms)
 
 
 def _smallest_size(shares: list[float], least: int) -> int:
