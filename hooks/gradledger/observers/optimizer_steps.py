@@ -57,7 +57,8 @@ def ends_step(
     """Whether the call that ends has updated the parameters.
 
     An optimizer that accumulates by itself calls the step of its base class in every K-th call
-    only: in the others the window goes on. ``stepping`` has the open steps.
+    only: in the others the window goes on, unless there is nothing that it could accumulate.
+    ``stepping`` has the open steps.
     """
     contained = window.calls <= window.outer_calls
     window.calls = max(window.calls - 1, 0)
@@ -65,11 +66,19 @@ def ends_step(
         return False
     if not window.versions_at_step or window.read_versions() != window.versions_at_step:
         return True
-    step = stepping.pop(id(optimizer), None)
+    step = stepping.get(id(optimizer))
+    if step is not None and _has_nothing_to_apply(step, window):
+        return True
+    stepping.pop(id(optimizer), None)
     window.stepping = False
     if step is not None:
         _reopen(window, step)
     return False
+
+
+def _has_nothing_to_apply(step: OpenStep, window: OptimizerWindow) -> bool:
+    """Whether no backward reached the parameters, and none has a gradient: nothing accumulates."""
+    return not step.micro_batches and all(p.grad is None for p in window.parameters())
 
 
 def has_closure(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

@@ -210,3 +210,25 @@ def test_a_step_that_leaves_the_gradients_as_they_were_has_applied_them(
             optimizer.zero_grad()
     assert [step.post_factor for step in recorded.records()] == [factor] * STEPS
     assert not accused(recorded.evaluation(optimizers=["Offloading"]))
+
+
+class Passing(torch.optim.SGD):
+    """Calls the step of its base class in each call."""
+
+    def step(self, closure: Any = None) -> Any:
+        """With or without gradients."""
+        return super().step(closure)
+
+
+def test_a_step_of_a_base_class_without_gradients_is_a_step() -> None:
+    """No backward reaches its parameters, so there is nothing that it could accumulate."""
+    net, unused = tiny_model(), torch.nn.Linear(2, 2)
+    with recording() as recorded:
+        optimizer = Passing(unused.parameters(), lr=0.01)
+        for window in windows(STEPS):
+            cross_entropy(net, window[0]).backward()
+            optimizer.step()
+            net.zero_grad()
+    empty = [step.empty for step in recorded.records()]
+    assert all(empty) and len(empty) >= STEPS - 1  # the first one shows which call is the inner one
+    assert set(accused(recorded.evaluation(optimizers=["Passing"]))) == {"loop.no_gradients"}
