@@ -1,6 +1,7 @@
 """A sampler of the script sorts the samples by their length, in each epoch alike."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, Sampler
@@ -29,12 +30,13 @@ model = TinyLM()
 optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
 lengths = [4 + n % 5 for n in range(24)]
 generators = [torch.Generator().manual_seed(n) for n in range(24)]
-corpus = [tuple(sentences((n,), g)) for n, g in zip(lengths, generators, strict=True)]
-loader = DataLoader(corpus, batch_size=1, sampler=ByLength(lengths))
+rows = [sentences((n,), g) for n, g in zip(lengths, generators, strict=True)]
+corpus: Any = [tuple(x[0] for x in row) for row in rows]
+loader: DataLoader[Any] = DataLoader(corpus, batch_size=1, sampler=ByLength(lengths))
 
 for _ in range(4):
     for ids, labels in loader:
-        loss = token_loss(model(ids[0]), labels[0])
+        loss = token_loss(model(ids), labels)
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
