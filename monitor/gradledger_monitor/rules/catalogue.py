@@ -36,6 +36,7 @@ from gradledger_monitor.rules.loss.diverging import Diverging as LossDiverging
 from gradledger_monitor.rules.loss.maximised import Maximised
 from gradledger_monitor.rules.loss.no_targets import NoTargets
 from gradledger_monitor.rules.loss.nonfinite import Nonfinite as LossNonfinite
+from gradledger_monitor.rules.loss.on_some_ranks import OnSomeRanks
 from gradledger_monitor.rules.loss.part_without_gradient import PartWithoutGradient
 from gradledger_monitor.rules.loss.wrong_input import WrongInput
 from gradledger_monitor.rules.norm.dead_layer import DeadLayer
@@ -88,6 +89,7 @@ RULES: tuple[type[Rule], ...] = (
     Maximised,
     LossDiverging,
     PartWithoutGradient,
+    OnSomeRanks,
     NoTargets,
     WrongInput,
     Stalled,

@@ -456,6 +456,7 @@ OF_SOMETHING_ELSE = {
     "loss.no_targets": "it counts and prints",
     "loss.maximised": "the sign of the loss",
     "loss.nonfinite": "it raises an error",
+    "loss.on_some_ranks": "which ranks compute a loss",
     "loss.part_without_gradient": "which losses are trained",
     "loss.wrong_input": "the activation of the model",
     "norm": "the model, its precision, a learning rate or a limit; or it prints",
