@@ -989,18 +989,27 @@ def test_windows_that_are_dropped_without_a_reason_are_information() -> None:
 
 
 def limited(
-    steps: int, every: int, *, length: int = 2, clipped: bool = True, norm: float = 5.0
+    steps: int,
+    every: int,
+    *,
+    length: int = 2,
+    clipped: bool = True,
+    norm: float = 5.0,
+    turns: tuple[int, ...] = (1,),
 ) -> set[str]:
-    """Rules that report a guard on the norm, which drops the window before each ``every``-th."""
+    """Rules that report a guard on the norm, which drops windows before each ``every``-th.
+
+    ``turns``: how many, in turn.
+    """
     windows = []
     for number in range(1, steps + 1):
-        dropped = length if number % every == 0 else 0
+        dropped = length * (turns[number % len(turns)] if number % every == 0 else 0)
         sent = record([term(10, 1 / 20)] * (2 + dropped), number)
-        if dropped:
-            sent.micro_batches[dropped].fresh = True
+        ends = range(length, dropped + 1, length)
+        for end in ends:
+            sent.micro_batches[end].fresh = True
         if clipped:
-            at_step = len(sent.micro_batches)
-            norms = {dropped: norm, at_step: 3.0} if dropped else {at_step: 3.0}
+            norms = {**dict.fromkeys(ends, norm), len(sent.micro_batches): 3.0}
             sent.events = [Event("clip_norm", end, norm=each) for end, each in norms.items()]
         windows.append(facts(sent))
     named = [f for f in judged(windows).findings if f.rule.startswith("loop.d")]
@@ -1031,6 +1040,8 @@ def test_windows_whose_norm_was_measured_are_dropped_by_a_guard() -> None:
     assert limited(60, 2, norm=2.0) == {"loop.discarded_microbatches"}  # not by a limit
     assert limited(60, 10, clipped=False) == {"loop.discarded_microbatches"}
     assert limited(60, 10, length=1) == {"loop.discarded_microbatches"}  # as an epoch's tail
+    assert limited(20, 1) == set()  # the loop is made so
+    assert limited(20, 1, turns=(1, 3)) == {"loop.dropped_windows"}
 
 
 def left_open(

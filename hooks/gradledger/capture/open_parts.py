@@ -278,6 +278,12 @@ class Schedule:
         return None
 
 
+def count_applied(micro_batches: Sequence[Any]) -> int:
+    """Micro-batches since the gradients were zeroed."""
+    fresh = (n for n, each in enumerate(reversed(micro_batches), 1) if each.fresh)
+    return next(fresh, len(micro_batches))
+
+
 def resolve_all(micro_batches: list[Any]) -> list[MicroBatch]:
     """The records of a step; what another optimizer will step on is claimed, if zeroed or shared.
 

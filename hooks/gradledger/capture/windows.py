@@ -52,7 +52,7 @@ from gradledger.capture.isolation import (
     version_of,
 )
 from gradledger.capture.left_open import AGAIN, is_abandoned, note_awaited, unfinished_steps
-from gradledger.capture.open_parts import DroppedOptimizer, OpenEvent, Schedule
+from gradledger.capture.open_parts import DroppedOptimizer, OpenEvent, Schedule, count_applied
 from gradledger.capture.open_records import CountedMicroBatch, OpenMicroBatch, OpenStep
 from gradledger.capture.open_terms import note_step
 from gradledger.capture.replica_sample import OpenModels
@@ -104,7 +104,7 @@ class OptimizerWindow:
         self.versions_at_step: list[int] = []  # of the probed parameters, if so
         self.hidden_gradients = False  # gradients of the last backward are outside ``.grad``
         self.counted_number = 0  # of the micro-batch that was counted while it still ran
-        self.largest = 0  # micro-batches of a window that was closed
+        self.largest = 0  # micro-batches of a step since the gradients were zeroed
         self.versions: list[int] = []  # of the probed parameters, when the last backward had ended
         self.initial: Deferred | None = None  # their values, of the first window
         self.partial = False  # the start of the window was not observed: no record of it
@@ -267,7 +267,7 @@ class OptimizerWindow:
         if not self.by_hand:
             self.code.locate_step(self.steps, [each.call for each in self.micro_batches])
         self.steps += 1
-        self.largest = max(self.largest, len(self.micro_batches))
+        self.largest = max(self.largest, count_applied(self.micro_batches))
         adopted = bool(self.sources) and not self.micro_batches
         if adopted:
             self.micro_batches = self.sources

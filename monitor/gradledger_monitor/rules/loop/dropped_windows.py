@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator, Mapping
-from itertools import pairwise
+from collections.abc import Iterable, Iterator, Mapping
 
 from gradledger_monitor.ingest.schema import Event, MicroBatch
 from gradledger_monitor.model.findings import Outcome
@@ -69,12 +68,13 @@ class DroppedWindows(Rule):
 
     **When it is silent**
 
-    A guard that drops windows now and then; windows of a loop that drops some before each step;
-    windows of several micro-batches with finite losses and no larger norm
-    (``loop.discarded_microbatches`` reports them); windows whose data runs again, or on which
-    another optimizer steps; windows that a ``GradScaler`` skips (another rule); batches that are
-    left out before the first step (a resumed epoch), in a loop that always draws several for one
-    backward, or from one of several loaders; batches of a list, which are not counted.
+    A guard that drops windows now and then; windows of a loop that drops some before each step,
+    unless a norm explains them and their number varies; windows of several micro-batches with
+    finite losses and no larger norm (``loop.discarded_microbatches`` reports them); windows whose
+    data runs again, or on which another optimizer steps; windows that a ``GradScaler`` skips
+    (another rule); batches that are left out before the first step (a resumed epoch), in a loop
+    that always draws several for one backward, or from one of several loaders; batches of a list,
+    which are not counted.
 
     **Incidents**
 
@@ -171,9 +171,10 @@ class DroppedWindows(Rule):
         """
         if not self._are_many(self._finite_dropped, len(self._finite)):
             return None
-        if all(one or next_one for one, next_one in pairwise(self._finite)):
-            return None  # before each step: the loop is made so, and no guard lets any pass
         measured = self._accumulates
+        before_steps = _runs(self._finite)
+        if all(before_steps) and not (measured and len(set(before_steps)) > 1):
+            return None  # before each step: the loop is made so, and no guard lets any pass
         if measured and self._smaller:
             return None
         may = MEASURED if measured else NOT_MEASURED
@@ -213,6 +214,16 @@ class DroppedWindows(Rule):
             left_out=left_out,
             of=total,
         )
+
+
+def _runs(dropped: Iterable[bool]) -> list[int]:
+    """The number of dropped windows before each step but the first, whose windows may be older."""
+    runs = [0]
+    for one in dropped:
+        runs[-1] += one
+        if not one:
+            runs.append(0)
+    return runs[1:-1]
 
 
 def dropped_by_guard(facts: StepFacts) -> int:
