@@ -159,7 +159,7 @@ def test_only_a_product_of_centred_rows_is_of_sums_over_examples() -> None:
     assert adds_up_samples((normalised.T @ normalised).grad_fn)
     assert adds_up_samples((torch.einsum("bi,bj->ij", *centred) / 30 - 1).pow(2).grad_fn)
     assert adds_up_samples(torch.einsum("bi,bj->ji", *centred).grad_fn)
-    assert adds_up_samples(torch.tensordot(*centred, dims=([0], [0])).grad_fn)
+    assert adds_up_samples(torch.tensordot(centred[0], centred[1], dims=([0], [0])).grad_fn)
     assert adds_up_samples((centred[0].transpose(0, 1) @ centred[1]).grad_fn)
     assert adds_up_samples(torch.cov(first.T).grad_fn)
     assert adds_up_samples(torch.corrcoef(first.T).abs().grad_fn)
