@@ -7,7 +7,7 @@ from typing import Any
 
 from gradledger.records import Event, MicroBatch, Replaced, Resumed, StepRecord
 from gradledger_monitor.model.step_facts import StepFacts
-from gradledger_monitor.rules.circumstances import changed_at, report_of, sentence_of
+from gradledger_monitor.rules.circumstances import Onset, changed_at, report_of, sentence_of
 from gradledger_monitor.rules.rule import Window
 from helpers.facts import facts, record, term
 
@@ -35,6 +35,20 @@ def changed(*windows: StepRecord | StepFacts) -> dict[str, Any]:
 
 def sentence(*windows: StepRecord | StepFacts) -> str:
     return sentence_of(changed(*windows))
+
+
+def watched(*windows: StepRecord) -> str:
+    """What an alarm at the last of these states, which watched those before."""
+    past: list[Any] = []
+    onset = Onset()
+    for each in windows:
+        window = Window(facts(each), list(past))
+        past.append(window.closed())
+        if each is windows[-1]:
+            onset.note(window)
+        else:
+            onset.watch(window)
+    return onset.text.strip()
 
 
 CALM = [step(number, 1.0) for number in range(1, 7)]
@@ -163,3 +177,13 @@ def test_another_loss_in_the_backward_is_no_larger_batch() -> None:
     assert sentence(*calm, *more) == ""
     larger = sentence(*calm, record([term(320, 1 / 320)], 7))
     assert larger.startswith("At step 7, the batch in ")
+
+
+def test_the_step_at_which_the_loss_left_its_range_is_named_some_steps_later() -> None:
+    outlier, overflow = step(7, 1.0, 400.0), step(9, math.nan, math.nan)
+    assert watched(*CALM, outlier, step(8, 3e4, 3e4), overflow).startswith(
+        "At step 7, micro-batch 2 of 2 has a loss of 400 over 10 elements, where the others have 1"
+    )
+    back = watched(*CALM, outlier, step(8, 1.0, 1.0), overflow)  # recovered
+    assert "step 7" not in back
+    assert watched(*CALM, step(7, 1.0)) == ""

@@ -8,6 +8,7 @@ that they are the cause.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any, ClassVar
@@ -31,16 +32,38 @@ NOTHING = "Nothing that is recorded changed at step {step:,}"  # and what that i
 class Onset:
     """The step at which an alarm began, and what changed there. A part of the state of rules."""
 
-    state: ClassVar[Mapping[str, Any]] = declare(step=int, changed=dict[str, Any])
+    state: ClassVar[Mapping[str, Any]] = declare(
+        step=int, changed=dict[str, Any], usual=float, left=dict[str, Any]
+    )
 
     def __init__(self) -> None:
         self.step = 0
         self.changed: dict[str, Any] = {}
+        self.usual = 0.0  # size of the loss before it left its range
+        self.left: dict[str, Any] = {}  # what changed where it left its range, until it is back
+
+    def watch(self, window: Window) -> None:
+        """The alarm has not begun: note what changed where the loss leaves its range.
+
+        One batch may drive the parameters so far that the loss overflows some steps later, where
+        nothing stands out any more.
+        """
+        loss, past = window.facts.loss_reported, window.past
+        if loss is None or not math.isfinite(loss):
+            return
+        if self.left and abs(loss) <= outliers.TIMES_BEFORE * self.usual:
+            self.left = {}
+        before = past[-1].loss if past else None
+        if self.left or before is None or abs(loss) <= outliers.TIMES_BEFORE * abs(before):
+            return
+        usual = outliers.usual_before(abs(loss), past)
+        if usual is not None:
+            self.usual, self.left = abs(usual), changed_at(window)
 
     def note(self, window: Window, within: int = BEFORE) -> None:
         """It begins in this window; ``within`` is how many windows before may show a change."""
         self.step = window.facts.step
-        self.changed = changed_at(window, within)
+        self.changed = self.left or changed_at(window, within)
 
     @property
     def text(self) -> str:

@@ -71,7 +71,7 @@ def window_of(facts: StepFacts, past: Sequence[Closed]) -> dict[str, Any] | None
     middle = median(sizes)
     if not all(size <= TIMES * middle and middle <= TIMES * size for size in sizes):
         return None
-    usual = _usual_before(abs(reported), past)
+    usual = usual_before(abs(reported), past)
     if usual is None:
         return None
     loss = reported if math.isfinite(reported) else str(reported)
@@ -134,11 +134,11 @@ def _shares(micro_batches: Sequence[_MicroBatch]) -> dict[tuple[int, int], float
 def _against_windows_before(
     facts: StepFacts, only: _MicroBatch, past: Sequence[Closed]
 ) -> dict[str, Any] | None:
-    usual = _usual_before(only.size, past)
+    usual = usual_before(only.size, past)
     return None if usual is None else _evidence(facts, only, usual, None, "before")
 
 
-def _usual_before(size: float, past: Sequence[Closed]) -> float | None:
+def usual_before(size: float, past: Sequence[Closed]) -> float | None:
     """The usual loss of the windows before, if one of this size is far above all of them."""
     before = [c.loss for c in past if c.loss is not None and math.isfinite(c.loss)]
     latest = [abs(loss) for loss in before[-BEFORE:]]

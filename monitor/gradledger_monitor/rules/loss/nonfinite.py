@@ -40,7 +40,9 @@ class Nonfinite(Rule):
     **What it sees**
 
     A loss that backward started from is NaN or infinite, in a window whose step was applied. It
-    is a warning if the gradients of the step are finite all the same.
+    is a warning if the gradients of the step are finite all the same. If the loss had left its
+    range some steps before, the finding states what changed there: one batch may drive the
+    parameters so far that the loss overflows later.
 
     **Why it matters**
 
@@ -105,6 +107,7 @@ class Nonfinite(Rule):
         """The losses of the micro-batches that the step applied, or would have applied."""
         facts = window.facts
         if facts.loss_reported is not None and math.isfinite(facts.loss_reported):
+            self._onset.watch(window)
             return FINITE  # a sum is finite only if all that it adds up are
         losses = list(_losses(facts))
         if not losses:
