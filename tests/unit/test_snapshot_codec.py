@@ -254,7 +254,17 @@ def test_data_that_is_no_snapshot_is_rejected() -> None:
 
 # Free by design: evidence differs between rules, and so does what changed where trouble began;
 # the data of outliers is any, and so are the names of layers; other thresholds mean other settings.
-FREE = {"evidence", "changed", "_outliers", "_with", "_without", "_since", "_by_loss", "thresholds"}
+FREE = {
+    "evidence",
+    "changed",
+    "departure",
+    "_outliers",
+    "_with",
+    "_without",
+    "_since",
+    "_by_loss",
+    "thresholds",
+}
 
 
 def paths(content: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:

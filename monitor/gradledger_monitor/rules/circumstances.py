@@ -33,14 +33,15 @@ class Onset:
     """The step at which an alarm began, and what changed there. A part of the state of rules."""
 
     state: ClassVar[Mapping[str, Any]] = declare(
-        step=int, changed=dict[str, Any], usual=float, left=dict[str, Any]
+        step=int, changed=dict[str, Any], usual=float, departure=dict[str, Any]
     )
 
     def __init__(self) -> None:
         self.step = 0
         self.changed: dict[str, Any] = {}
         self.usual = 0.0  # size of the loss before it left its range
-        self.left: dict[str, Any] = {}  # what changed where it left its range, until it is back
+        # what changed where the loss left its range, until it is back
+        self.departure: dict[str, Any] = {}
 
     def watch(self, window: Window) -> None:
         """The alarm has not begun: note what changed where the loss leaves its range.
@@ -51,19 +52,19 @@ class Onset:
         loss, past = window.facts.loss_reported, window.past
         if loss is None or not math.isfinite(loss):
             return
-        if self.left and abs(loss) <= outliers.TIMES_BEFORE * self.usual:
-            self.left = {}
+        if self.departure and abs(loss) <= outliers.TIMES_BEFORE * self.usual:
+            self.departure = {}
         before = past[-1].loss if past else None
-        if self.left or before is None or abs(loss) <= outliers.TIMES_BEFORE * abs(before):
+        if self.departure or before is None or abs(loss) <= outliers.TIMES_BEFORE * abs(before):
             return
         usual = outliers.usual_before(abs(loss), past)
         if usual is not None:
-            self.usual, self.left = abs(usual), changed_at(window)
+            self.usual, self.departure = abs(usual), changed_at(window)
 
     def note(self, window: Window, within: int = BEFORE) -> None:
         """It begins in this window; ``within`` is how many windows before may show a change."""
         self.step = window.facts.step
-        self.changed = self.left or changed_at(window, within)
+        self.changed = self.departure or changed_at(window, within)
 
     @property
     def text(self) -> str:

@@ -15,6 +15,10 @@ from gradledger_monitor.rules.objective_names import objective_name
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_applicable, not_measured
 from gradledger_monitor.rules.state import declare
 
+MODEL_PARALLEL = not_applicable("the ranks hold parts of one model")
+UNKNOWN = not_applicable("the weights of the losses are not known")
+NOT_AVERAGED = not_applicable("the gradients of the ranks are not averaged")
+
 FIX = """\
 loss = main_loss + auxiliary_loss  # on every rank, each on its part of the data
 # or, if one rank computes the term for all on purpose:
@@ -140,11 +144,6 @@ def _unmet(facts: StepFacts) -> Outcome | None:
         return NOT_AVERAGED
     # the rules on the reduction state why, where it should be known
     return UNKNOWN if facts.unmeasured or facts.factor_unmeasured else None
-
-
-MODEL_PARALLEL = not_applicable("the ranks hold parts of one model")
-UNKNOWN = not_applicable("the weights of the losses are not known")
-NOT_AVERAGED = not_applicable("the gradients of the ranks are not averaged")
 
 
 def _losses_by_rank(facts: StepFacts) -> dict[int, set[str]]:
