@@ -10,6 +10,7 @@ SECONDS := 60
 N := 1000
 SEED := 1
 LOOPS := 48
+LEVEL := 1
 WAYS := pip pipx uv uvx
 # of pytest, for all targets that call it: make unit OPTIONS=--last-failed
 OPTIONS :=
@@ -85,7 +86,7 @@ matrix: .venvs/uv/.ready  ## the hooks on older and newer Pythons and PyTorches,
 	@.venvs/uv/bin/python tests/matrix/run.py $(if $(PYTHONS),--pythons "$(PYTHONS)") $(if $(TORCHES),--torches "$(TORCHES)") \
 		$(if $(JOBS),--jobs $(JOBS)) $(if $(DISCARD),--discard) $(if $(WRITE),--write docs/compatibility.md)
 
-compiled: build/compiled/.ready  ## model and rules compiled to C: their tests, and the museum on them
+compiled: build/compiled/.ready-$(LEVEL)  ## model and rules compiled to C: their tests, and the museum on them (LEVEL=0: of the C compiler)
 	PYTHONPATH=build/compiled $(BIN)/pytest $(OPTIONS) -n 2 $(COMPILED_TESTS)
 	PYTHONPATH=$(CURDIR)/build/compiled $(MAKE) --no-print-directory museum
 
@@ -145,7 +146,7 @@ gallery: $(READY) tools  ## pictures of every page in every state, to be looked 
 	cd tests && ../$(BIN)/python -m gallery.take ../build/gallery $(if $(ONLY),--only '$(ONLY)') \
 		$(if $(THEMES),--themes $(THEMES)) $(if $(WIDTHS),--widths $(WIDTHS))
 
-bench: $(READY) tools .venvs/peers/.ready build/compiled/.ready  ## what the hooks cost and how fast the service is, beside peers: docs/performance.md; 40 minutes
+bench: $(READY) tools .venvs/peers/.ready build/compiled/.ready-1  ## what the hooks cost and how fast the service is, beside peers: docs/performance.md; 40 minutes
 	@rm -rf build/bench
 	$(BENCH)step_cost.py --rounds 12 --peers $(PEERS) --json build/bench/10-step-cost.json
 	$(BENCH)norm_cost.py --json build/bench/11-norm.json
@@ -209,10 +210,10 @@ $(READY): .venvs/uv/.ready FORCE
 FORCE:
 
 # The content of a wheel with a compiled model and rules. It comes before the source on the path.
-build/compiled/.ready: $(READY) deploy/compile.py $(shell find hooks monitor web migrations -name '*.py')
+build/compiled/.ready-%: $(READY) deploy/compile.py $(shell find hooks monitor web migrations -name '*.py')
 	@echo "compiling the model and the rules (a minute)"
 	@rm -rf $(@D)
-	HATCH_BUILD_HOOK_ENABLE_CUSTOM=1 $(INSTALL) --no-deps --target $(@D) .
+	HATCH_BUILD_HOOK_ENABLE_CUSTOM=1 GRADLEDGER_OPTIMIZATION=$* $(INSTALL) --no-deps --target $(@D) .
 	@touch $@
 
 tools:
